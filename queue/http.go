@@ -2,7 +2,6 @@ package queue
 
 import (
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -61,32 +60,20 @@ func (t Task) checkMethod(allowed []string, found faults) faults {
 	return found
 }
 
-// ofConnection are the headers that the worker's transport sets, and those that would apply to a
-// connection that tasks share.
-var ofConnection = map[string]bool{
-	"Connection": true, "Content-Length": true, "Expect": true, "Http2-Settings": true, "Keep-Alive": true,
-	"Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
-	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
-}
-
 func (h *HTTP) validateHeaders(found faults) faults {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		fault := httpsyntax.HeaderFault(name, h.Headers[name])
 		switch {
 		case !httpsyntax.Token(name):
 			// The name is not quoted: it may be a whole pasted "Authorization: Bearer …".
 			found.add("http.headers", "a name of %d bytes is no header name", len(name))
-		case ofConnection[http.CanonicalHeaderKey(name)]:
-			found.add("http.headers", "%q belongs to the connection, which is the worker's; leave it out", clip(name))
+		case fault != "":
+			found.add("http.headers", "%q %s", clip(name), fault)
 		case seen[strings.ToLower(name)]:
 			found.add("http.headers", "%q stands there twice, written differently", clip(name))
-		case strings.ContainsFunc(h.Headers[name], badInHeader) || !utf8.ValidString(h.Headers[name]):
-			// The value may be a secret: it is not quoted.
-			found.add("http.headers", "the value of %q holds a control character or is not UTF-8", clip(name))
 		}
 		seen[strings.ToLower(name)] = true
 	}
 	return found
 }
-
-func badInHeader(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

@@ -38,7 +38,7 @@ func TestValidate(t *testing.T) {
 		"empty payload":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte{}}, "payload: not one JSON value, in UTF-8"},
 		"payload bytes":         {queue.Task{Type: "mail", Scope: "a", Payload: []byte("\"\xff\"")}, "payload: not one JSON value, in UTF-8"},
 		"binary body":           {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Body: "\xff"}}, "http.body: not valid UTF-8; a binary body cannot be carried as text"},
-		"binary header":         {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Headers: map[string]string{"X": "\xff"}}}, `http.headers: the value of "X" holds a control character or is not UTF-8`},
+		"binary header":         {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h", Headers: map[string]string{"X": "\xff"}}}, `http.headers: "X" has a control character, such as a line end, in its value, or is not UTF-8`},
 		"binary url":            {queue.Task{Type: "http", Scope: "a", HTTP: &queue.HTTP{URL: "http://h/\xff"}}, "http.url: not valid UTF-8; write other bytes as %XX"},
 		"a star":                {queue.Task{Type: "mail", Scope: "a/*"}, `scope: "a/*": name 2 is "*", which stands for every name in limits.yaml; write the name itself`},
 		"hostile scope":         {queue.Task{Type: "mail", Scope: "{a}:* b/é"}, ""},

@@ -138,3 +138,15 @@ func FuzzParseURL(f *testing.F) {
 		}
 	})
 }
+
+func TestHeaderFault(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[[2]string]string{
+		{"X-A", "é\tb"}: "", {"te", "gzip"}: "belongs to the connection", {"content-length", "1"}: "set from the body",
+		{"X-A", "a\r\nb"}: "control character", {"X-A", "\xff"}: "UTF-8",
+	} {
+		if got := HeaderFault(header[0], header[1]); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", header, got, want)
+		}
+	}
+}

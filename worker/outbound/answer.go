@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -59,17 +58,13 @@ func (e *StatusError) Error() string {
 
 // retried reports whether the same request may get another answer later.
 func retried(status int) bool {
-	switch status {
-	case http.StatusRequestTimeout, http.StatusTooEarly:
-		return true
-	}
-	return 500 <= status && status <= 599
+	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || 500 <= status && status <= 599
 }
 
 // answer judges resp by its status alone, and reads enough of its body to reuse the connection. A body
 // that breaks off, or exceeds the run's time, changes nothing: the status is known, and to repeat a
 // charge because its receipt was cut short would be the worse fault.
-func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) error {
+func (h *Handler) answer(c *call, resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {
 		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
@@ -78,7 +73,7 @@ func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) erro
 	err := &StatusError{Status: resp.StatusCode, target: c.target()}
 	err.RetryAfter, err.Limited = retryAfter(resp, time.Now())
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which ctx does not end
-		err.Snippet = h.readSnippet(ctx, c, resp)
+		err.Snippet = h.readSnippet(c, resp)
 	}
 	if err.Limited || retried(resp.StatusCode) {
 		return err
@@ -90,7 +85,7 @@ func (h *Handler) answer(ctx context.Context, c *call, resp *http.Response) erro
 // found whole.
 const beyondSnippet = 1024
 
-func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response) string {
+func (h *Handler) readSnippet(c *call, resp *http.Response) string {
 	most := min(int64(h.snippet)+beyondSnippet, h.maxResponse)
 	first, _ := io.ReadAll(io.LimitReader(resp.Body, most))
 	_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse-int64(len(first)))
@@ -100,7 +95,7 @@ func (h *Handler) readSnippet(ctx context.Context, c *call, resp *http.Response)
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
 		return "[compressed body, not shown]" // secrets cannot be found in it
 	}
-	shown, err := c.hide(ctx, string(first), int64(len(first)) == most)
+	shown, err := c.hide(string(first), int64(len(first)) == most)
 	if err != nil {
 		return "[not shown: " + err.Error() + "]"
 	}

@@ -57,7 +57,7 @@ func TestStatusErrorText(t *testing.T) {
 		_, _ = w.Write([]byte("{\n\t\"error\": \"slow\x00\x00\xff down\u202e\"\r\n}\n" + strings.Repeat("é", 1000)))
 	})
 	for _, limit := range []int{0, 20, 21, 46, 4096} {
-		err := run(t, handler(t, Config{Snippet: limit}, seams{}), payload{Method: "POST", URL: s.URL + "/charge"})
+		err := run(t, handler(t, Config{}, seams{snippet: limit}), payload{Method: "POST", URL: s.URL + "/charge"})
 		var got *StatusError
 		if !errors.As(err, &got) || got.RetryAfter != 90*time.Second {
 			t.Fatalf("err = %v", err)
@@ -132,7 +132,7 @@ func TestHugeAnswerIsCutShort(t *testing.T) {
 		}
 	})
 	for path, fails := range map[string]bool{"/200": false, "/500": true} {
-		if err := run(t, handler(t, Config{MaxResponse: 64 << 10}, seams{}), payload{URL: s.URL + path}); (err != nil) != fails {
+		if err := run(t, handler(t, Config{}, seams{maxResponse: 64 << 10}), payload{URL: s.URL + path}); (err != nil) != fails {
 			t.Errorf("%s: %v", path, err)
 		}
 		if n := <-sent; n > 64<<20 { // what the kernel's buffers hold, not what the server would send

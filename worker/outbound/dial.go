@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
 // BlockedError says that a task's host, its port, or all of its addresses may not be dialled, and how
@@ -53,30 +52,19 @@ var errRefused = errors.New("address refused")
 
 // dialer makes the connections of one Handler, behind the guard.
 type dialer struct {
-	net    net.Dialer
-	reach  reach
-	refuse func(netip.Addr) string
-	own    *ownAddresses
-	tls    *tls.Config
-	seams  seams
+	reach reach
+	tls   *tls.Config
+	seams seams
 }
 
 func newDialer(r reach, s seams) *dialer {
-	d := &dialer{
-		reach:  r,
-		refuse: refusal,
-		own:    &ownAddresses{read: interfaceAddresses, now: time.Now},
-		tls:    &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, RootCAs: s.roots},
-		seams:  s,
+	if s.refuse == nil {
+		s.refuse = refusal
 	}
-	if s.refuse != nil {
-		d.refuse = s.refuse
+	if s.own == nil {
+		s.own = interfaceAddresses
 	}
-	if s.own != nil {
-		d.own.read = s.own
-	}
-	d.net = net.Dialer{Timeout: dialTimeout, Resolver: s.resolver, ControlContext: guard}
-	return d
+	return &dialer{r, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, RootCAs: s.roots}, s}
 }
 
 // visit is the guard's view of one dial: each resolved address, at the moment the socket connects to
@@ -92,13 +80,8 @@ type visit struct {
 	passed  bool
 }
 
-type visitKey struct{}
-
-func guard(ctx context.Context, _, address string, _ syscall.RawConn) error {
-	v, ok := ctx.Value(visitKey{}).(*visit)
-	if !ok {
-		return errRefused
-	}
+// guard is the Control function of the net.Dialer.
+func (v *visit) guard(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return errRefused
@@ -106,14 +89,11 @@ func guard(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	blocked, err := v.judge(ap.Addr().WithZone("").Unmap())
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	switch {
-	case err != nil:
-		v.passed = true // a later attempt may pass
+	if blocked == nil {
+		v.passed = true // also with an error: a later attempt may pass
 		return err
-	case blocked == nil:
-		v.passed = true
-		return nil
-	case v.blocked == nil:
+	}
+	if v.blocked == nil {
 		v.blocked = blocked
 	}
 	return errRefused
@@ -129,12 +109,15 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 	if v.allowed {
 		return nil, nil
 	}
-	if blocked.Kind = v.dialer.refuse(addr); blocked.Kind != "" {
+	if blocked.Kind = v.dialer.seams.refuse(addr); blocked.Kind != "" {
 		return blocked, nil
 	}
-	own, err := v.dialer.own.have(addr)
-	if err != nil || !own {
-		return nil, err
+	own, err := v.dialer.seams.own()
+	if err != nil {
+		return nil, fmt.Errorf("the system does not tell this machine's own addresses, which tasks may not reach: %w", err)
+	}
+	if !either(addr, own) {
+		return nil, nil
 	}
 	blocked.Kind = "this machine's own"
 	return blocked, nil
@@ -208,7 +191,8 @@ func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, e
 	if err := v.judgeName(); err != nil {
 		return nil, err
 	}
-	raw, err := d.net.DialContext(context.WithValue(ctx, visitKey{}, v), network, addr)
+	dialer := net.Dialer{Timeout: dialTimeout, Resolver: d.seams.resolver, Control: v.guard}
+	raw, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, v.explain(err)
 	}
@@ -224,10 +208,7 @@ func (d *dialer) visit(addr string) (*visit, error) {
 		return nil, err
 	}
 	port, err := strconv.Atoi(portText)
-	if err != nil {
-		return nil, errPort
-	}
-	return &visit{dialer: d, host: host, port: port, allowed: d.reach.allow.has(host, port)}, nil
+	return &visit{dialer: d, host: host, port: port, allowed: d.reach.allow.has(host, port)}, err
 }
 
 // explain converts a failed dial into a BlockedError if every address that was tried was refused. If

@@ -46,8 +46,8 @@
 //
 // # Connections
 //
-// Tasks share kept connections (TestOneConnectionForManyTasks). At most Config.MaxResponse bytes of an
-// answer's body are read (TestHugeAnswerIsCutShort), and at most 64 KiB of its header lines
+// Tasks share kept connections (TestOneConnectionForManyTasks). At most 1 MiB of an answer's
+// body is read (TestHugeAnswerIsCutShort), and at most 64 KiB of its header lines
 // (TestHeaderFloodEnds). Nothing is decompressed (TestCompressedAnswerStaysCompressed). A server
 // cannot hold a run beyond its deadline (TestEndlessAnswerEndsWithTheRun,
 // TestSwitchingProtocolsDoesNotHang). Bytes that a server sends after one answer are never taken for
@@ -71,8 +71,8 @@
 // TestParseHosts).
 //
 // The addresses of the machine's own interfaces are refused in the same way, public ones too
-// (TestOwnAddressesAreRefused). They are read when a connection is made and are at most a second old;
-// if they cannot be read, nothing is dialled (TestOwnAddressesAreFresh).
+// (TestOwnAddressesAreRefused). They are read when a connection is made; if they cannot be read, nothing
+// is dialled (TestOwnAddressesAreFresh).
 //
 // Config.OnlyHosts and Config.Ports restrict what may be dialled, and are checked before the name is
 // resolved (TestOnlyHosts, TestPorts); Config.DenyCIDRs is checked with the address (TestDenyCIDRs).
@@ -90,10 +90,9 @@
 // names stay readable. A secret that cannot be recognised is not hidden: one that the API encodes or
 // hashes, or a shorter part of one.
 //
-// Hiding takes at most 50 ms of a processor, whatever request and answer are. The work is proportional
-// to their sizes (TestHidingIsLinear), and ends with the task's context
-// (TestHidingEndsWithItsContext). The answer to a request of more than 512 KiB of URL, headers and
-// body is not shown, and the error says so (TestOfHugeRequestsNoAnswerIsShown).
+// The work of hiding is proportional to the sizes of request and answer, some 0.1 s of a processor at
+// most (TestHidingIsLinear). The answer to a request of more than 512 KiB of URL, headers and body is
+// not shown, and the error says so (TestOfHugeRequestsNoAnswerIsShown).
 //
 // Errors name a request by method, scheme, host and path, so these are not secret, except segments of
 // the path that look like keys, as in webhooks: longer than 20 bytes, with letters and digits mixed in

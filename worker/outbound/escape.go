@@ -1,6 +1,8 @@
 package outbound
 
 import (
+	"encoding/hex"
+	"html"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -17,21 +19,23 @@ type escape struct {
 // escapes are those in which answers return what they were sent.
 var escapes = []escape{{'\\', unescapeJSON}, {'&', unescapeHTML}, {'%', unescapeURL}}
 
-// decode appends s with its escapes decoded.
-func (e escape) decode(dst []byte, s string) []byte {
-	for s != "" {
-		i := strings.IndexByte(s, e.first)
-		if i < 0 {
-			return append(dst, s...)
+// next appends to dst the first character of s, decoded if it is escaped, and returns its length.
+func (e escape) next(dst []byte, s string) (_ []byte, used int, escaped bool) {
+	if s[0] == e.first {
+		if dst, used = e.read(dst, s); used > 0 {
+			return dst, used, true
 		}
-		dst = append(dst, s[:i]...)
-		used := 0
-		if dst, used = e.read(dst, s[i:]); used == 0 {
-			dst, used = append(dst, e.first), 1
-		}
-		s = s[i+used:]
 	}
-	return dst
+	return append(dst, s[0]), 1, false
+}
+
+// decode returns s with its escapes decoded.
+func (e escape) decode(s string) string {
+	text := make([]byte, 0, len(s))
+	for used := 0; s != ""; s = s[used:] {
+		text, used, _ = e.next(text, s)
+	}
+	return string(text)
 }
 
 func unescapeJSON(dst []byte, s string) ([]byte, int) {
@@ -55,69 +59,34 @@ func unescapeJSON(dst []byte, s string) ([]byte, int) {
 
 // utf16Unit parses \uXXXX.
 func utf16Unit(s string) (rune, bool) {
-	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+	if len(s) < 6 || s[:2] != `\u` {
 		return 0, false
 	}
-	n, ok := number(s[2:6], 16)
-	return rune(n), ok
+	var unit [2]byte
+	_, err := hex.Decode(unit[:], []byte(s[2:6]))
+	return rune(unit[0])<<8 | rune(unit[1]), err == nil
 }
-
-// htmlNames are the entities that programs write; all others are written as numbers.
-var htmlNames = map[string]string{"amp": "&", "lt": "<", "gt": ">", "quot": `"`, "apos": "'", "nbsp": "\u00a0"}
 
 func unescapeHTML(dst []byte, s string) ([]byte, int) {
 	const longest = len("&#x10ffff;")
 	end := strings.IndexByte(s[:min(len(s), longest)], ';')
-	if end < 2 {
+	if end < 0 {
 		return dst, 0
 	}
-	name, numeric := strings.CutPrefix(s[1:end], "#")
-	if !numeric {
-		text, ok := htmlNames[name]
-		if !ok {
-			return dst, 0
-		}
-		return append(dst, text...), end + 1
+	entity := s[:end+1]
+	if text := html.UnescapeString(entity); text != entity {
+		return append(dst, text...), len(entity)
 	}
-	base := 10
-	if name != "" && name[0]|0x20 == 'x' {
-		name, base = name[1:], 16
-	}
-	n, ok := number(name, base)
-	if !ok {
-		return dst, 0
-	}
-	return utf8.AppendRune(dst, rune(n)), end + 1
+	return dst, 0
 }
 
 func unescapeURL(dst []byte, s string) ([]byte, int) {
 	if len(s) < 3 {
 		return dst, 0
 	}
-	n, ok := number(s[1:3], 16)
-	if !ok {
+	var c [1]byte
+	if _, err := hex.Decode(c[:], []byte(s[1:3])); err != nil {
 		return dst, 0
 	}
-	return append(dst, byte(n)), 3
-}
-
-// number parses up to seven digits. It allocates nothing, unlike the errors of strconv: a body may
-// contain a million bytes of invalid escapes.
-func number(digits string, base int) (n int, ok bool) {
-	for i := range len(digits) {
-		c, d := digits[i]|0x20, 0
-		switch {
-		case '0' <= digits[i] && digits[i] <= '9':
-			d = int(digits[i] - '0')
-		case 'a' <= c && c <= 'f':
-			d = int(c-'a') + 10
-		default:
-			return 0, false
-		}
-		if d >= base {
-			return 0, false
-		}
-		n = n*base + d
-	}
-	return n, digits != ""
+	return append(dst, c[0]), 3
 }

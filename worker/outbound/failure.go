@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
 )
@@ -40,23 +43,24 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	case ctx.Err() != nil:
 		return ended(ctx, c, after)
 	}
-	causes := harmless(err)
-	return &noAnswer{
-		text:   fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(ctx, err, causes)),
-		causes: causes,
+	cause := harmless(err)
+	e := &noAnswer{text: fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, cause))}
+	if cause != nil {
+		e.causes = []error{cause}
 	}
+	return e
 }
 
 // reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP,
 // which may quote the request.
-func (c *call) reason(ctx context.Context, err error, harmless []error) string {
+func (c *call) reason(err, harmless error) string {
 	const maxText = 300
-	text, notShown := c.hide(ctx, err.Error(), false)
-	if notShown == nil {
+	text, notShown := c.hide(err.Error(), false)
+	switch {
+	case notShown == nil:
 		return clean(text, maxText)
-	}
-	if len(harmless) > 0 {
-		return clean(harmless[0].Error(), maxText)
+	case harmless != nil:
+		return clean(harmless.Error(), maxText)
 	}
 	return "[not shown: " + notShown.Error() + "]"
 }
@@ -85,19 +89,40 @@ func legible(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// harmless returns the errors in err's chain that callers may want to test for.
-func harmless(err error) []error {
-	var causes []error
-	var op *net.OpError
-	var dns *net.DNSError
-	var cert *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &op):
-		causes = append(causes, op)
-	case errors.As(err, &dns):
-		causes = append(causes, dns)
-	case errors.As(err, &cert):
-		causes = append(causes, cert)
+// harmless returns the error in err's chain that callers may want to test for, nil if there is none.
+func harmless(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op
 	}
-	return causes
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return dns
+	}
+	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return cert
+	}
+	return nil
+}
+
+// clean makes foreign text fit for one line of a log: valid UTF-8, white space as single spaces, each
+// run of other unprintable characters as one U+FFFD, at most limit bytes.
+func clean(s string, limit int) string {
+	var b strings.Builder
+	last := ' ' // so that leading space is removed
+	for _, r := range s {
+		switch {
+		case unicode.IsSpace(r):
+			r = ' '
+		case !unicode.IsPrint(r):
+			r = utf8.RuneError
+		}
+		if r == last && (r == ' ' || r == utf8.RuneError) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(r) > limit {
+			break
+		}
+		b.WriteRune(r)
+		last = r
+	}
+	return strings.TrimRight(b.String(), " ")
 }

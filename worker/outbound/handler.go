@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,11 +21,10 @@ import (
 )
 
 const (
-	defaultMaxResponse  = 1 << 20
-	defaultSnippet      = 256
-	maxSnippet          = 4096
+	maxResponse         = 1 << 20 // bytes of an answer's body that are read, so that its connection can be reused
+	snippet             = 256     // bytes of an answer that is not 2xx that the error shows
 	defaultUserAgent    = "headway"
-	defaultIdlePerHost  = 64
+	idlePerHost         = 64 // kept connections; more may be in use
 	defaultTimeout      = 30 * time.Second
 	maxIdleConns        = 1024
 	drainTime           = time.Second      // for a body, once the answer's status is known
@@ -69,14 +69,6 @@ type Config struct {
 	// fails for good. Defaults to none.
 	Secrets []string
 
-	// MaxResponse is how many bytes of an answer's body are read and discarded, so that its connection
-	// can be reused. A longer answer costs its connection, not the task. Defaults to 1 MiB.
-	MaxResponse int64
-
-	// Snippet is how many bytes of an answer that is not 2xx are kept in the error, after secrets were
-	// removed, at most 4096. For a request of more than 512 KiB none are kept. Defaults to 256.
-	Snippet int
-
 	// Logger receives one Debug record for each request: method, host, status and elapsed_ms, nothing
 	// else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
@@ -98,10 +90,6 @@ type Config struct {
 
 	// UserAgent is sent unless the task has its own User-Agent header. Defaults to "headway".
 	UserAgent string
-
-	// MaxIdleConnsPerHost is how many idle connections to one host and port are kept for later tasks.
-	// It does not limit concurrency. Defaults to 64.
-	MaxIdleConnsPerHost int
 }
 
 // seams are the places where tests replace the network.
@@ -111,6 +99,9 @@ type seams struct {
 	refuse   func(netip.Addr) string      // nil: the function refusal
 	own      func() ([]netip.Addr, error) // nil: the addresses of the machine's interfaces
 	wrap     func(net.Conn) net.Conn      // nil: none; wraps each TCP connection
+
+	maxResponse int64 // 0: the constant maxResponse
+	snippet     int   // 0: the constant snippet
 }
 
 // Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package
@@ -141,28 +132,16 @@ func build(cfg Config, s seams) (*Handler, error) {
 	if err := errors.Join(err, wrong, cfg.validate()); err != nil {
 		return nil, err
 	}
-	if cfg.MaxResponse == 0 {
-		cfg.MaxResponse = defaultMaxResponse
-	}
-	if cfg.Snippet == 0 {
-		cfg.Snippet = defaultSnippet
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = defaultUserAgent
-	}
-	if cfg.MaxIdleConnsPerHost == 0 {
-		cfg.MaxIdleConnsPerHost = defaultIdlePerHost
-	}
 	return &Handler{
-		transport:   newTransport(newDialer(reach, s), cfg.MaxIdleConnsPerHost),
-		maxResponse: cfg.MaxResponse,
+		transport:   newTransport(newDialer(reach, s)),
+		maxResponse: cmp.Or(s.maxResponse, maxResponse),
 		drain:       drainTime,
 		secrets:     secrets,
-		snippet:     cfg.Snippet,
-		userAgent:   cfg.UserAgent,
+		snippet:     cmp.Or(s.snippet, snippet),
+		userAgent:   cmp.Or(cfg.UserAgent, defaultUserAgent),
 		methods:     slices.Clone(cfg.AllowMethods),
 		told:        cfg.Told,
 		sent:        cfg.Sent,
@@ -173,23 +152,12 @@ func build(cfg Config, s seams) (*Handler, error) {
 
 func (cfg Config) validate() error {
 	var faults []error
-	negative := func(field string, is bool) {
-		if is {
-			faults = append(faults, fmt.Errorf("outbound: %s is negative; leave it 0 for the default", field))
-		}
-	}
-	negative("MaxResponse", cfg.MaxResponse < 0)
-	negative("Snippet", cfg.Snippet < 0)
-	negative("MaxIdleConnsPerHost", cfg.MaxIdleConnsPerHost < 0)
-	if cfg.Snippet > maxSnippet {
-		faults = append(faults, fmt.Errorf("outbound: Snippet is %d; write %d at most", cfg.Snippet, maxSnippet))
-	}
 	for _, method := range cfg.AllowMethods {
 		if reason := httpsyntax.MethodFault(method); reason != "" {
 			faults = append(faults, fmt.Errorf("outbound: allow method %q: %s", method, reason))
 		}
 	}
-	if !validHeaderValue(cfg.UserAgent) {
+	if !httpsyntax.ValidHeaderValue(cfg.UserAgent) {
 		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
 	}
 	return errors.Join(faults...)
@@ -198,7 +166,7 @@ func (cfg Config) validate() error {
 // newTransport returns the transport of one Handler. What it leaves out matters: no Proxy, not even
 // the environment's (a proxy would dial for us, behind the address guard); no HTTP/2 (its client sends
 // a request again by itself, see doc.go); no decompression (a small answer stays small).
-func newTransport(d *dialer, idlePerHost int) *http.Transport {
+func newTransport(d *dialer) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
@@ -276,7 +244,7 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	// The status is known: a slow body must not hold the run's slot.
 	late := time.AfterFunc(h.drain, func() { cancel(errDrained) })
 	defer late.Stop()
-	return resp.StatusCode, h.answer(ctx, c, resp)
+	return resp.StatusCode, h.answer(c, resp)
 }
 
 var errDrained = errors.New("outbound: the answer's body took too long")

@@ -2,50 +2,38 @@ package outbound
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 // maxSearched is how many bytes of a text are searched, and so shown, at most.
-const maxSearched = maxSnippet + beyondSnippet
+const maxSearched = 5 << 10
 
-// betweenLooks is how much work is done between two checks of the context, in bytes.
-const betweenLooks = 32 << 10
+var errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
 
-// Why a text is not shown: its secrets could not be found.
-var (
-	errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
-	errRunEnded = errors.New("the run ended before the request was looked for in the answer")
-)
-
-// hide returns text with each secret of the request, and each long part of one, replaced; or an error
-// that says why the text must not be shown.
+// hide returns text with each secret of the request, and each long part of one, replaced, or
+// errTooLarge. If cut is set, the text was cut off and its end is not shown, since the beginning of a
+// short secret may be there.
 //
 // The work is proportional to the request, of which at most 512 KiB are read, and to the text, of
 // which at most maxSearched bytes are read: every run of bytes of the text that a secret may contain
-// is put into a set once, every secret is scanned once, and every place of the text is marked once. It
-// ends soon after ctx.
-//
-// If cut is set, the text was cut off and its end is not shown, since the beginning of a short secret
-// may be there.
-func (c *call) hide(ctx context.Context, text string, cut bool) (string, error) {
+// is put into a set once, every secret is scanned once, and every place of the text is marked once.
+func (c *call) hide(text string, cut bool) (string, error) {
 	if c.secretBytes() > maxSecret {
 		return "", errTooLarge
 	}
 	if len(text) > maxSearched {
 		text, cut = text[:maxSearched], true
 	}
-	s := newSearch(ctx, text)
+	s := newSearch(text)
 	c.eachSecret(s.look)
 	shown := len(text)
 	if cut {
 		shown = max(0, shown-bodyPart+1)
 	}
-	return s.result(shown)
+	return s.result(shown), nil
 }
 
 // search looks for secrets in one text.
@@ -54,19 +42,14 @@ func (c *call) hide(ctx context.Context, text string, cut bool) (string, error) 
 // So the text is read in all of these ways. Each reading, a view, knows where in the text its bytes
 // come from. Secrets are read as they are and decoded once.
 type search struct {
-	ctx   context.Context
-	text  string
-	views []view
-	grams [bodyPart + 1]*grams // of the views, by length; nil until a secret needs it
-
-	folded, decoded []byte // buffers
-	steps           int    // bytes that were processed
-	next            int    // the value of steps at which ctx is checked next
-	err             error
+	text   string
+	views  []view
+	grams  [bodyPart + 1]grams // of the views, by length; nil until a secret needs it
+	folded []byte              // a buffer
 }
 
-func newSearch(ctx context.Context, text string) *search {
-	s := &search{ctx: ctx, text: text, next: betweenLooks}
+func newSearch(text string) *search {
+	s := &search{text: text}
 	whole := newView(text)
 	readings := []view{whole}
 	for _, once := range whole.decodings() {
@@ -79,38 +62,19 @@ func newSearch(ctx context.Context, text string) *search {
 	return s
 }
 
-// step counts n bytes of work that are about to be done, and reports whether to do it.
-func (s *search) step(n int) bool {
-	if s.err != nil {
-		return false
-	}
-	if s.steps += n; s.steps >= s.next {
-		s.next = s.steps + betweenLooks
-		if s.ctx.Err() != nil {
-			s.err = errRunEnded
-		}
-	}
-	return s.err == nil
-}
-
 // look searches for one secret, of which parts of at least that length are hidden.
-func (s *search) look(secret string, part int) bool {
+func (s *search) look(secret string, part int) {
 	secret = strings.TrimSpace(secret)
 	s.scan(secret, part)
 	for _, e := range escapes {
-		if strings.IndexByte(secret, e.first) >= 0 && s.step(len(secret)) {
-			s.decoded = e.decode(s.decoded[:0], secret)
-			s.scan(string(s.decoded), part)
+		if strings.IndexByte(secret, e.first) >= 0 {
+			s.scan(e.decode(secret), part)
 		}
 	}
-	return s.err == nil
 }
 
 // scan reads a secret, and marks the parts of it that the text contains.
 func (s *search) scan(secret string, part int) {
-	if !s.step(len(secret)) {
-		return
-	}
 	s.folded = appendFolded(s.folded[:0], secret)
 	folded := bytes.Trim(s.folded, " ")
 	n := min(part, len(folded))
@@ -119,24 +83,21 @@ func (s *search) scan(secret string, part int) {
 	}
 	set := s.set(n)
 	var g gram
-	for chunk := range slices.Chunk(folded, betweenLooks) {
-		if !s.step(len(chunk)) {
-			return
-		}
-		for _, c := range chunk {
-			g = g.push(c)
-			set.mark(g.last(n)) // shorter at first: zero bytes, which mark what begins with them
+	for _, c := range folded {
+		g = g.push(c)
+		run := g.last(n)
+		if marked, found := set[run]; found && !marked { // shorter at first: zero bytes, which mark what begins with them
+			set[run] = true
 		}
 	}
 }
 
 // set returns the runs of n bytes in the text.
-func (s *search) set(n int) *grams {
+func (s *search) set(n int) grams {
 	if s.grams[n] == nil {
-		set := &grams{secret: map[gram]bool{}}
+		set := grams{}
 		for _, v := range s.views {
-			s.step(len(v.text))
-			v.each(n, func(_ int, g gram) { set.add(g) })
+			v.each(n, func(_ int, g gram) { set[g] = false })
 		}
 		s.grams[n] = set
 	}
@@ -144,24 +105,20 @@ func (s *search) set(n int) *grams {
 }
 
 // result returns the first shown bytes of the text, without what was marked.
-func (s *search) result(shown int) (string, error) {
+func (s *search) result(shown int) string {
 	until := make([]int, len(s.text)+1) // by the beginning of a hidden part: its end
 	for n, set := range s.grams {
-		if set == nil || !set.any {
+		if set == nil {
 			continue
 		}
 		for _, v := range s.views {
-			s.step(len(v.text))
 			v.each(n, func(at int, g gram) {
-				if set.secret[g] && (n >= shortest || v.isWord(at, n)) {
+				if set[g] && (n >= shortest || v.isWord(at, n)) {
 					from := v.from[at]
 					until[from] = max(until[from], v.to[at+n-1])
 				}
 			})
 		}
-	}
-	if s.err != nil {
-		return "", s.err
 	}
 	var b strings.Builder
 	end, open := 0, false
@@ -173,7 +130,7 @@ func (s *search) result(shown int) (string, error) {
 		}
 		open = i < end
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // gram is up to sixteen consecutive bytes.
@@ -189,34 +146,8 @@ func (g gram) last(n int) gram {
 	return gram{g.high & (1<<(8*(n-8)) - 1), g.low}
 }
 
-// slot returns the place of a gram in a filter.
-func (g gram) slot() (word int, bit uint64) {
-	h := (g.low*0x9e3779b97f4a7c15 ^ g.high) * 0xc2b2ae3d27d4eb4f >> 48
-	return int(h >> 6), 1 << (h & 63)
-}
-
-// grams is a set of grams of one length, with a mark on those that a secret contains. The filter
-// avoids nearly all lookups: most of a secret is not in the text.
-type grams struct {
-	filter [1 << 10]uint64
-	secret map[gram]bool
-	any    bool
-}
-
-func (s *grams) add(g gram) {
-	word, bit := g.slot()
-	s.filter[word] |= bit
-	s.secret[g] = false
-}
-
-func (s *grams) mark(g gram) {
-	if word, bit := g.slot(); s.filter[word]&bit == 0 {
-		return
-	}
-	if marked, ok := s.secret[g]; ok && !marked {
-		s.secret[g], s.any = true, true
-	}
-}
+// grams are runs of bytes of one length, and whether a secret contains them.
+type grams map[gram]bool
 
 // view is one reading of a text. Its byte i stands for the bytes from[i] to to[i] of the text.
 type view struct {
@@ -247,16 +178,9 @@ func (v view) decodings() []view {
 	for _, e := range escapes {
 		d, changed := view{}, false
 		for i := 0; i < len(text); {
-			used := 0
-			if text[i] == e.first {
-				buf, used = e.read(buf[:0], text[i:])
-			}
-			if used > 0 {
-				changed = true
-			} else {
-				buf, used = append(buf[:0], text[i]), 1
-			}
-			d.put(buf, v, i, i+used)
+			c, used, escaped := e.next(buf[:0], text[i:])
+			d.put(c, v, i, i+used)
+			buf, changed = c, changed || escaped
 			i += used
 		}
 		if changed {
@@ -334,3 +258,7 @@ var folds = func() (as [utf8.RuneSelf]byte) {
 	}
 	return as
 }()
+
+func isAlnum(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}

@@ -2,7 +2,6 @@ package outbound
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/hibiken/asynq"
@@ -65,49 +65,20 @@ func costly(n int) map[string]struct {
 	}
 }
 
-// "The work is proportional to the request and to the text": twice the request is twice
-// the work at most, and there is a bound for each byte.
+// "The work is proportional to the request and to the text": whatever the largest request is, looking for it takes some 0.1 s. A
+// search that is not linear would take minutes.
 func TestHidingIsLinear(t *testing.T) {
 	t.Parallel()
-	work := func(p payload, text string) (steps, size int) {
-		c := callOf(t, p)
-		s := newSearch(t.Context(), text)
-		c.eachSecret(s.look)
-		_, err := s.result(len(text))
-		must(t, err)
-		return s.steps, c.secretBytes()
-	}
-	const n = 8 << 10
-	small, large := costly(n), costly(2*n)
-	for name := range small {
-		one, _ := work(small[name].p, small[name].text)
-		two, size := work(large[name].p, large[name].text)
-		if two > 2*one+one/10 {
-			t.Errorf("%s: %d steps for %d bytes, %d for twice as many", name, one, n, two)
-		}
-		// A byte is passed over as it is and decoded, in three ways, alone and in a whole that it
-		// is a part of; each of the views is, for each length of a part.
-		if most := 16*size + 13*2*bodyPart*len(large[name].text); two > most {
-			t.Errorf("%s: %d steps, %d at most are expected", name, two, most)
-		}
-	}
-}
-
-// "It ends soon after ctx": a secret is not begun after it, nor gone on with for more than betweenLooks.
-func TestHidingEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for name, tc := range costly(4 * betweenLooks) {
+	for name, tc := range costly(maxSecret - 1000) {
 		c := callOf(t, tc.p)
-		s := newSearch(ctx, tc.text)
-		c.eachSecret(s.look)
-		if _, err := s.result(len(tc.text)); s.steps > betweenLooks && !errors.Is(err, errRunEnded) {
+		begun := time.Now()
+		if _, err := c.hide(tc.text, false); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		// What was begun is counted; without an end it would be all, decoded and in words too.
-		if most := c.secretBytes() + betweenLooks + 13*2*bodyPart*len(tc.text); s.steps > most {
-			t.Errorf("%s: %d steps, want %d at most", name, s.steps, most)
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("%s: %s", name, took)
+		} else {
+			t.Logf("%s: %s", name, took)
 		}
 	}
 }
@@ -137,11 +108,11 @@ func TestHideCut(t *testing.T) {
 	t.Parallel()
 	c := callOf(t, payload{Headers: map[string]string{"X-A": "sesame"}})
 	text := strings.Repeat("x", 20) + " sesam"
-	if got, err := c.hide(t.Context(), text, true); err != nil || strings.Contains(got, "s") {
+	if got, err := c.hide(text, true); err != nil || strings.Contains(got, "s") {
 		t.Errorf("%q, %v", got, err)
 	}
 	long := strings.Repeat("-", maxSearched-3) + "sesame"
-	if got, err := c.hide(t.Context(), long, false); err != nil || len(got) != maxSearched-bodyPart+1 {
+	if got, err := c.hide(long, false); err != nil || len(got) != maxSearched-bodyPart+1 {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -155,7 +126,7 @@ func TestHideEscaped(t *testing.T) {
 		`a%22b%3Cc%3e%26d+ef%2F%2Bgh`, `a%22b%3Cc%3E%26d%20ef/+gh`, `a\\\"b\\u003cc\\u003e\\u0026d ef/+gh`, `a%5C%22b%3Cc%3E%26d+ef%2F%2Bgh`,
 		`a&#92;&quot;b&lt;c&gt;&amp;d ef/+gh`, `a\"b\u0026lt;c\u0026gt;\u0026amp;d ef/+gh`, "a\"b<c>&d \n\t ef/+gh", `a"b<c>&d`, `<c>&d ef/`,
 	} {
-		if got, err := c.hide(t.Context(), "("+text+")", false); got != "("+redacted+")" || err != nil {
+		if got, err := c.hide("("+text+")", false); got != "("+redacted+")" || err != nil {
 			t.Errorf("%s: %s, %v", text, got, err)
 		}
 	}
@@ -267,7 +238,7 @@ func FuzzHide(f *testing.F) {
 			}
 		}
 		text = text[:min(len(text), maxSearched)]
-		got, err := c.hide(t.Context(), text, false)
+		got, err := c.hide(text, false)
 		if err != nil {
 			if c.secretBytes() <= maxSecret {
 				t.Fatal(err)

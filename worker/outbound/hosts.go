@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/headway-go/headway/queue/httpsyntax"
@@ -71,4 +72,43 @@ func normalHost(host string) string {
 		return addr.String()
 	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// validHostHeader reports whether s is HOST or HOST:PORT.
+func validHostHeader(s string) bool {
+	host, _, err := splitHostPort(s)
+	if err != nil {
+		return false
+	}
+	ascii, fault := httpsyntax.Host(host)
+	return fault == "" && ascii == host
+}
+
+// splitHostPort splits HOST, HOST:PORT, [IPv6] and [IPv6]:PORT. A missing port is 0.
+func splitHostPort(s string) (host string, port int, err error) {
+	rest := ""
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		host, rest, ok = strings.Cut(inner, "]")
+		addr, err := netip.ParseAddr(host)
+		if !ok || err != nil || !addr.Is6() {
+			return "", 0, errBrackets
+		}
+	} else {
+		if strings.Count(s, ":") > 1 {
+			return "", 0, errBareIPv6
+		}
+		if i := strings.IndexByte(s, ':'); i >= 0 {
+			s, rest = s[:i], s[i:]
+		}
+		host = s
+	}
+	if rest == "" {
+		return host, 0, nil
+	}
+	digits, ok := strings.CutPrefix(rest, ":")
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if !ok || err != nil || n == 0 {
+		return "", 0, errPort
+	}
+	return host, int(n), nil
 }

@@ -1,18 +1,21 @@
 package outbound
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
@@ -88,41 +91,24 @@ func parseCall(data []byte, methods httpsyntax.Methods, secrets references, user
 	return c, nil
 }
 
-// decode is strict: one JSON object, known fields, nothing after it.
-func decode(data []byte) (payload, error) {
-	var p payload
-	if len(bytes.TrimSpace(data)) == 0 {
-		return p, &PayloadError{"payload", `empty; write a JSON object such as {"url":"https://…"}`}
+// decode is strict: one JSON object, known fields, each once. Its errors quote no value.
+func decode(data []byte) (p payload, _ error) {
+	err := json.Unmarshal(data, &p, json.RejectUnknownMembers(true))
+	if err == nil {
+		return p, nil
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&p); err != nil {
-		return p, decodeFault(err)
+	wrong, ok := errors.AsType[*json.SemanticError](err)
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return p, &PayloadError{"payload", "has a field or a header twice"}
+	case !ok || wrong.JSONPointer == "":
+		return p, &PayloadError{"payload", `is not one JSON object, such as {"url":"https://…"}`}
+	case errors.Is(err, json.ErrUnknownName):
+		return p, &PayloadError{strconv.Quote(clean(wrong.JSONPointer.LastToken(), 64)), "unknown field; the fields are method, url, headers and body"}
+	case strings.HasPrefix(string(wrong.JSONPointer), "/headers"):
+		return p, &PayloadError{"headers", "must be an object whose values are strings"}
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return p, &PayloadError{"payload", "has something behind its JSON object"}
-	}
-	return p, nil
-}
-
-// decodeFault rewrites an error of encoding/json without the values that it quotes.
-func decodeFault(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		field, _, _ := strings.Cut(wrong.Field, ".")
-		switch field {
-		case "":
-			return &PayloadError{"payload", "must be a JSON object"}
-		case "headers":
-			return &PayloadError{field, "must be an object whose values are strings"}
-		}
-		return &PayloadError{field, "must be a string"}
-	}
-	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		name, _ = strconv.Unquote(name)
-		return &PayloadError{strconv.Quote(clean(name, 64)), "unknown field; the fields are method, url, headers and body"}
-	}
-	return &PayloadError{"payload", "is not valid JSON"}
+	return p, &PayloadError{wrong.JSONPointer.LastToken(), "must be a string"}
 }
 
 // parseURL never quotes the URL: in a mistyped one a password may be in the wrong place.
@@ -141,25 +127,18 @@ func (c *call) parseURL(text string) error {
 // parseHeaders reads the names in order, so that the same payload always fails with the same text.
 func (c *call) parseHeaders(headers map[string]string) error {
 	c.header = make(http.Header, len(headers)+2)
-	names := make([]string, 0, len(headers))
-	for name := range headers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		if !httpsyntax.Token(name) {
 			// Not quoted: "Authorization: Bearer …" pasted as a name would be.
 			return &PayloadError{"headers", fmt.Sprintf("a name of %d bytes is not a header name (letters, digits and -)", len(name))}
 		}
-		key := http.CanonicalHeaderKey(name)
+		key, value := http.CanonicalHeaderKey(name), headers[name]
 		field := fmt.Sprintf("headers[%q]", clean(name, 64))
-		value := headers[name]
+		fault := httpsyntax.HeaderFault(name, value)
 		_, twice := c.header[key]
 		switch {
-		case connectionHeaders[key] != "":
-			return &PayloadError{field, connectionHeaders[key]}
-		case !validHeaderValue(value):
-			return &PayloadError{field, "its value has a control character, such as a line end"}
+		case fault != "":
+			return &PayloadError{field, fault}
 		case twice || key == "Host" && c.host != "":
 			return &PayloadError{field, "given twice, in different case"}
 		case key == "Host" && !validHostHeader(value):
@@ -171,6 +150,34 @@ func (c *call) parseHeaders(headers map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// add adds the headers of Config.Headers. What the task itself says stays, and what may not be said by
+// a task is left out.
+func (c *call) add(more func(http.Header)) {
+	added := http.Header{}
+	more(added)
+	for key, values := range added {
+		key = http.CanonicalHeaderKey(key)
+		if _, set := c.header[key]; !set && key != "Host" && len(values) > 0 && httpsyntax.HeaderFault(key, values[0]) == "" {
+			c.header[key] = values[:1]
+		}
+	}
+}
+
+// TraceContext is a Config.Headers that sends the W3C trace context of a task on: its task headers
+// traceparent and tracestate, as package worker/oteltask, enqueue or another program has set them at
+// enqueue. The called API then belongs to the trace of the program that enqueued. A malformed context
+// is not sent.
+func TraceContext(_ context.Context, t *asynq.Task, header http.Header) {
+	parent, state := t.Headers()[httpsyntax.Traceparent], t.Headers()[httpsyntax.Tracestate]
+	if !httpsyntax.ValidTraceparent(parent) {
+		return
+	}
+	header.Set(httpsyntax.Traceparent, parent)
+	if state != "" && httpsyntax.ValidTracestate(state) {
+		header.Set(httpsyntax.Tracestate, state)
+	}
 }
 
 // request returns the request, bound to ctx.

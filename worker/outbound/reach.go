@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
-	"time"
 )
 
 // reach is what tasks may reach by configuration.
@@ -67,38 +65,13 @@ func (r reach) denies(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// ownAge is the maximum age of the list of the machine's own addresses.
-const ownAge = time.Second
-
-// ownAddresses are those of the machine's interfaces: services that trust the machine itself listen on
-// them, also on public ones.
-type ownAddresses struct {
-	read func() ([]netip.Addr, error)
-	now  func() time.Time
-
-	mu   sync.Mutex
-	at   time.Time // when list was read
-	list map[netip.Addr]bool
+// either reports whether one of addrs is addr, or an IPv4 address embedded in it.
+func either(addr netip.Addr, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(append(embedded(addr), addr), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }
 
-// have reports whether addr, or an IPv4 address embedded in it, belongs to the machine. If the system
-// does not answer, it returns an error and nothing is dialled.
-func (o *ownAddresses) have(addr netip.Addr) (bool, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if now := o.now(); o.list == nil || now.Sub(o.at) >= ownAge {
-		addrs, err := o.read()
-		if err != nil {
-			return false, fmt.Errorf("the system does not tell this machine's own addresses, which tasks may not reach: %w", err)
-		}
-		o.list, o.at = make(map[netip.Addr]bool, len(addrs)), now
-		for _, own := range addrs {
-			o.list[own] = true
-		}
-	}
-	return slices.ContainsFunc(append(embedded(addr), addr), func(a netip.Addr) bool { return o.list[a] }), nil
-}
-
+// interfaceAddresses returns the addresses of the machine's interfaces: services that trust the machine
+// itself listen on them, also on public ones.
 func interfaceAddresses() ([]netip.Addr, error) {
 	networks, err := net.InterfaceAddrs()
 	addrs := make([]netip.Addr, 0, len(networks))

@@ -24,7 +24,7 @@ const maxReference = 64 << 10
 
 // references are the secrets that tasks may refer to, and the hosts to which each may be sent. A task
 // chooses its URL, so a secret without a host would go wherever the author of a task likes.
-type references map[string][]hostPort
+type references map[string]hosts
 
 // parseReferences parses entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad
 // one.
@@ -37,7 +37,10 @@ func parseReferences(entries []string) (references, error) {
 			faults = append(faults, fmt.Errorf("outbound: secret %q: %w", entry, err))
 			continue
 		}
-		all[name] = append(all[name], at)
+		if all[name] == nil {
+			all[name] = hosts{}
+		}
+		all[name][at] = true
 	}
 	return all, errors.Join(faults...)
 }
@@ -59,85 +62,59 @@ func parseReference(entry string) (name string, at hostPort, err error) {
 // returns their values, which must not appear in an error. A reference that the worker does not allow
 // is a *PayloadError; a secret that cannot be read now is an error that a retry may cure.
 func (r references) resolve(p *payload) (values []string, err error) {
-	f := filling{references: r}
-	end := endOfAuthority(p.URL)
-	f.to, _ = url.Parse(p.URL[:end]) // parseURL reports what is wrong with it
-	path, query, hasQuery := strings.Cut(p.URL[end:], "?")
-	resolved := p.URL[:end] + f.fill("url", path, url.PathEscape)
+	to, _ := url.Parse(authority.FindString(p.URL)) // parseURL reports what is wrong with it
+	fill := func(field, text string, escape func(string) string) string {
+		return reference.ReplaceAllStringFunc(text, func(ref string) string {
+			if err != nil {
+				return ref
+			}
+			name := ref[len("${") : len(ref)-len("}")]
+			if fault := r.fault(name, to); fault != "" {
+				err = &PayloadError{field, fault}
+				return ref
+			}
+			value := ""
+			value, err = readReference(name)
+			values = append(values, value)
+			return escape(value)
+		})
+	}
+	base := len(authority.FindString(p.URL))
+	path, query, hasQuery := strings.Cut(p.URL[base:], "?")
+	resolved := p.URL[:base] + fill("url", path, url.PathEscape)
 	if hasQuery {
-		resolved += "?" + f.fill("url", query, url.QueryEscape)
+		resolved += "?" + fill("url", query, url.QueryEscape)
 	}
 	headers := make(map[string]string, len(p.Headers))
 	for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
-		headers[name] = f.fill(fmt.Sprintf("headers[%q]", clean(name, 64)), p.Headers[name], func(s string) string { return s })
+		headers[name] = fill(fmt.Sprintf("headers[%q]", clean(name, 64)), p.Headers[name], strings.Clone)
 	}
-	if f.err == nil {
-		p.URL, p.Headers = resolved, headers
+	if err != nil {
+		return nil, err
 	}
-	return f.values, f.err
+	p.URL, p.Headers = resolved, headers
+	return values, nil
 }
 
-// endOfAuthority returns where the host and port of a URL end.
-func endOfAuthority(text string) int {
-	from := strings.Index(text, "://") + len("://")
-	if from < len("://") {
-		return len(text)
-	}
-	if i := strings.IndexAny(text[from:], "/?#"); i >= 0 {
-		return from + i
-	}
-	return len(text)
-}
-
-// filling is one payload whose references are being replaced.
-type filling struct {
-	references
-
-	to     *url.URL // nil if it cannot be parsed
-	values []string
-	err    error // the first
-}
-
-func (f *filling) fill(field, text string, escape func(string) string) string {
-	return reference.ReplaceAllStringFunc(text, func(ref string) string {
-		if f.err != nil {
-			return ref
-		}
-		name := strings.TrimSuffix(strings.TrimPrefix(ref, "${"), "}")
-		if fault := f.fault(name, f.to); fault != "" {
-			f.err = &PayloadError{field, fault}
-			return ref
-		}
-		value, err := readReference(name)
-		if err != nil {
-			f.err = err
-			return ref
-		}
-		f.values = append(f.values, value)
-		return escape(value)
-	})
-}
+// authority matches the beginning of a URL up to its path.
+var authority = regexp.MustCompile(`^[^:/?#]*://[^/?#]*`)
 
 // fault returns why a secret is not sent to a URL, "" if it may be. An entry without a port allows
 // encrypted requests only.
 func (r references) fault(name string, to *url.URL) string {
-	if to == nil {
-		return ""
-	}
-	port, _ := strconv.Atoi(to.Port())
-	if port == 0 {
-		port = map[string]int{"http": 80, "https": 443}[to.Scheme]
-	}
-	host, _ := httpsyntax.Host(to.Hostname())
-	known := hosts{}
-	for _, at := range r[name] {
-		known[at] = true
-	}
-	switch named := known[hostPort{normalHost(host), port}]; {
-	case named || known[hostPort{normalHost(host), 0}] && to.Scheme == "https":
-		return ""
-	case known.has(host, port):
-		return "a secret is sent by https alone where -secret names no port"
+	if to != nil {
+		port, _ := strconv.Atoi(to.Port())
+		if port == 0 {
+			port = map[string]int{"http": 80, "https": 443}[to.Scheme]
+		}
+		host, _ := httpsyntax.Host(to.Hostname())
+		host = normalHost(host)
+		switch named, any := r[name][hostPort{host, port}], r[name][hostPort{host, 0}]; {
+		case named || any && to.Scheme == "https":
+			return ""
+		case any:
+			return "a secret is sent by https alone where -secret names no port"
+		}
 	}
 	return fmt.Sprintf("names the secret %s, which this worker does not give to that host; start it with -secret %s@HOST", clean(name, 100), clean(name, 100))
 }

@@ -2,10 +2,14 @@ package outbound
 
 import (
 	"encoding/base64"
-	"encoding/json"
+	"errors"
+	"io"
+	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const redacted = "[redacted]"
@@ -17,8 +21,7 @@ const (
 )
 
 // maxSecret bounds the bytes of URL, headers and body of a request with which an answer is compared.
-// It is the maximum of a line of enqueue batch.
-const maxSecret = 1 << 20
+const maxSecret = 512 << 10
 
 // secretBytes returns how many bytes an answer is compared with.
 func (c *call) secretBytes() int {
@@ -31,11 +34,9 @@ func (c *call) secretBytes() int {
 
 // eachSecret calls look with all of a request that must not appear in an error: header values,
 // userinfo, query, fragment, parts of the path that look like a key, and the values in the body (not
-// its field names), each with the length from which a part of it is hidden. It copies only what base64
-// and URLs encode. It stops when look returns false.
-func (c *call) eachSecret(look func(secret string, part int) bool) {
-	ok := true
-	short := func(secret string) { ok = ok && look(secret, headerPart) }
+// its field names), each with the length from which a part of it is hidden.
+func (c *call) eachSecret(look func(secret string, part int)) {
+	short := func(secret string) { look(secret, headerPart) }
 	for name, value := range c.source.Headers {
 		eachHeaderSecret(name, value, short)
 	}
@@ -49,13 +50,19 @@ func (c *call) eachSecret(look func(secret string, part int) bool) {
 		short(user.String())
 		short(basicAuth(user.Username(), password))
 	}
-	eachPathSecret(c.parsed.EscapedPath(), short)
+	for segment := range strings.SplitSeq(c.parsed.EscapedPath(), "/") {
+		if secretSegment(segment) {
+			short(segment)
+		}
+	}
 	eachQuerySecret(c.parsed.RawQuery, short)
 	short(c.parsed.Fragment)
 	short(c.parsed.EscapedFragment())
-	if ok {
-		eachBodySecret(c.body, func(secret string) bool { return look(secret, bodyPart) })
-	}
+	eachBodySecret(c.body, func(secret string) {
+		if len(secret) >= shortest {
+			look(secret, bodyPart)
+		}
+	})
 }
 
 // eachHeaderSecret calls look with a value, and with the words in it: a cookie, a part of a signature.
@@ -94,61 +101,67 @@ func eachQuerySecret(raw string, look func(string)) {
 	}
 }
 
-// eachBodySecret calls look with the strings and numbers of a JSON body as they are written, or with
-// the words of any other body.
-func eachBodySecret(body string, look func(string) bool) {
-	long := func(value string) bool { return len(value) < shortest || look(value) }
-	if json.Valid([]byte(body)) {
-		eachJSONValue(body, long)
-		return
+// eachBodySecret calls look with the strings and numbers of a JSON body, or with the words of any other
+// body.
+func eachBodySecret(body string, look func(string)) {
+	dec := jsontext.NewDecoder(strings.NewReader(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for {
+		token, err := dec.ReadToken()
+		if errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			break
+		}
+		within, n := dec.StackIndex(dec.StackDepth())
+		isName := within == jsontext.KindBeginObject && n%2 == 1
+		if kind := token.Kind(); !isName && (kind == jsontext.KindString || kind == jsontext.KindNumber) {
+			look(token.String())
+		}
 	}
 	for word := range strings.FieldsFuncSeq(body, func(r rune) bool {
-		return r < utf8.RuneSelf && betweenWords[r] || r >= utf8.RuneSelf && unicode.IsSpace(r)
+		return unicode.IsSpace(r) || strings.ContainsRune("&=<>\"',;{}[]()", r)
 	}) {
-		if !long(word) {
-			return
-		}
+		look(word)
 	}
 }
 
-var betweenWords = func() (is [utf8.RuneSelf]bool) {
-	for _, c := range " \t\n\v\f\r&=<>\"',;{}[]()" {
-		is[c] = true
-	}
-	return is
-}()
+// What counts as a key in a path: Slack's webhooks are /services/T…/B…/KEY, Telegram's
+// /botNUMBER:KEY/sendMessage.
+const (
+	longestName   = 20 // bytes of a segment that may be a word
+	shortestMixed = 8  // bytes of a segment with letters and digits that may be a key; oauth2 and v1beta1 are shorter
+	longestNumber = 10 // digits of a segment that may be a count, a date or the number of an order
+)
 
-// eachJSONValue calls look with each string that is no field name, without its quotes, and with each
-// number. body is valid JSON.
-func eachJSONValue(body string, look func(string) bool) {
-	for i := 0; i < len(body); {
-		from := i
-		switch c := body[i]; {
-		case c == '"':
-			i = endOfString(body, i)
-			text := body[from+1 : i-1]
-			if rest := strings.TrimLeft(body[i:], " \t\r\n"); !strings.HasPrefix(rest, ":") && !look(text) {
-				return
-			}
-		case c == '-' || '0' <= c && c <= '9':
-			for i < len(body) && strings.IndexByte("+-.0123456789eE", body[i]) >= 0 {
-				i++
-			}
-			if !look(body[from:i]) {
-				return
-			}
-		default: // space, punctuation, and the letters of true, false and null
-			i++
+// secretSegment reports whether a segment of a path looks like a key, as it is or decoded.
+func secretSegment(segment string) bool {
+	if plain, err := url.PathUnescape(segment); err == nil {
+		segment = plain
+	}
+	digits, others := 0, 0
+	for i := range len(segment) {
+		switch c := segment[i]; {
+		case '0' <= c && c <= '9':
+			digits++
+		case c != '-' && c != '_' && c != '.':
+			others++
 		}
 	}
+	return len(segment) > longestName ||
+		len(segment) >= shortestMixed && digits > 0 && others > 0 ||
+		digits > longestNumber
 }
 
-// endOfString returns where the string ends that begins at i.
-func endOfString(body string, i int) int {
-	for i++; body[i] != '"'; i++ {
-		if body[i] == '\\' {
-			i++
+// shownPath returns an escaped path without the parts that look like a key, and without known secrets.
+func shownPath(path string, known []string) string {
+	for _, secret := range known {
+		path = strings.ReplaceAll(path, url.PathEscape(secret), redacted)
+	}
+	segments := strings.Split(path, "/")
+	for i, segment := range segments {
+		if segment != redacted && secretSegment(segment) {
+			segments[i] = redacted
 		}
 	}
-	return i + 1
+	return strings.Join(segments, "/")
 }

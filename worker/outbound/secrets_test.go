@@ -172,7 +172,7 @@ func TestSecretsNeverStandInErrors(t *testing.T) {
 				_, _ = io.WriteString(w, echo(r))
 			})
 			for _, snippet := range []int{40, 256, 2000} {
-				cases[fmt.Sprintf("echo %s, %d, snippet %d", name, status, snippet)] = failing{url: s.URL, cfg: Config{Snippet: snippet}}
+				cases[fmt.Sprintf("echo %s, %d, snippet %d", name, status, snippet)] = failing{url: s.URL, seams: seams{snippet: snippet}}
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func TestHide(t *testing.T) {
 		{payload{}, "nothing to hide", "nothing to hide"},
 		{payload{Headers: map[string]string{"X-A": "", "X-B": "  "}}, "nothing to hide", "nothing to hide"},
 	} {
-		if got, err := callOf(t, tc.p).hide(t.Context(), tc.text, false); got != tc.want || err != nil {
+		if got, err := callOf(t, tc.p).hide(tc.text, false); got != tc.want || err != nil {
 			t.Errorf("%+v\n got %s\nwant %s\n%v", tc.p, got, tc.want, err)
 		}
 	}
