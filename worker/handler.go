@@ -19,41 +19,41 @@ import (
 // handler wraps next: a task runs when every rule on its scope's path admits it, and waits otherwise.
 // A task whose cost or headers can never pass fails for good with that reason. A task that next has no
 // handler for fails as with asynq's own mux. Neither spends anything.
-func (t *Middleware) handler(next asynq.Handler) asynq.Handler {
+func (m *Middleware) handler(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) (err error) {
-		t.dispatcher.Size(1)
-		slot, leave := t.dispatcher.TakeSlot(ctx)
+		m.dispatcher.Size(1)
+		slot, leave := m.dispatcher.TakeSlot(ctx)
 		defer leave()
-		t.dispatcher.CheckWatchdog()
+		m.dispatcher.CheckWatchdog()
 		ctx = withTrace(ctx, task)
-		j, err := t.read(ctx, task)
+		j, err := m.read(ctx, task)
 		j.slot = slot
-		defer func() { t.traceEnd(ctx, j, err) }()
-		t.observer.PickedUp(j.queue)
+		defer func() { m.traceEnd(ctx, j, err) }()
+		m.observer.PickedUp(j.queue)
 		if err == nil {
-			if err = t.checkExpired(ctx, j); err != nil && j.scope != "" {
-				t.dispatcher.Ended(j.ref())
+			if err = m.checkExpired(ctx, j); err != nil && j.scope != "" {
+				m.dispatcher.Ended(j.ref())
 			}
 		}
 		if err != nil {
 			return permanent(err)
 		}
 		if err := checkHandler(next, task); err != nil {
-			return t.noHandler(j, err)
+			return m.noHandler(j, err)
 		}
 		if j.scope == "" {
 			slot.StartsFor("", false)
-			return t.unscoped(ctx, j, next)
+			return m.unscoped(ctx, j, next)
 		}
-		d, err := t.start(ctx, j, slot)
+		d, err := m.start(ctx, j, slot)
 		j.decision = d
 		switch {
 		case err == nil && d.Allowed:
-			return t.run(ctx, j, next, d)
+			return m.run(ctx, j, next, d)
 		case err == nil:
-			return t.denied(ctx, j, d)
+			return m.denied(ctx, j, d)
 		}
-		return t.undecided(ctx, j, d, err)
+		return m.undecided(ctx, j, d, err)
 	})
 }
 
@@ -92,29 +92,29 @@ func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 // noHandler handles a task that next has no handler for. Another worker may have one, for example a
 // worker of the next release. The task has spent nothing, and leaves its queue of waiters, if it is in
 // one, until it comes back.
-func (t *Middleware) noHandler(j *job, err error) error {
+func (m *Middleware) noHandler(j *job, err error) error {
 	if j.scope != "" {
-		t.dispatcher.Ended(j.ref())
+		m.dispatcher.Ended(j.ref())
 	}
-	if t.cfg.FailUnknownTypes {
+	if m.cfg.FailUnknownTypes {
 		return permanent(err)
 	}
-	return t.applyBudget(j, err)
+	return m.applyBudget(j, err)
 }
 
 // start decides on the task. If its start is near and a hold is free, start waits for it. A task whose
 // tenant has its share of the slots joins its line instead.
-func (t *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
+func (m *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
 	req := j.request()
-	t.queues.Came(j.queue)
-	req.Waiter.Granted = t.dispatcher.Arrived(ctx, j.ref())
-	if j.crowded = !slot.StartsFor(t.tenant(j.scope), req.Waiter.Granted != nil); j.crowded {
+	m.queues.Came(j.queue)
+	req.Waiter.Granted = m.dispatcher.Arrived(ctx, j.ref())
+	if j.crowded = !slot.StartsFor(m.tenant(j.scope), req.Waiter.Granted != nil); j.crowded {
 		return throttle.Decision{Binding: -1, Joins: true, Handed: req.Waiter.Granted != nil}, nil
 	}
-	ctx, cancel := t.whileServing(ctx)
-	leave := t.acquireHold(ctx, j, &req)
-	unmark := t.marksBefore(ctx, j, &req)
-	d, err := t.cfg.Limiter.Start(ctx, req)
+	ctx, cancel := m.whileServing(ctx)
+	leave := m.acquireHold(ctx, j, &req)
+	unmark := m.marksBefore(ctx, j, &req)
+	d, err := m.cfg.Limiter.Start(ctx, req)
 	after := func() {
 		cancel()
 		leave()
@@ -135,12 +135,12 @@ const brief = 5 * time.Millisecond
 
 // acquireHold takes a place in which the task can wait for its start, if one is free, and sets in the
 // request how long it may wait. leave frees the place.
-func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
-	ahead := t.ahead(ctx, j)
-	if ahead <= 0 || !t.dispatcher.Holds() {
+func (m *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
+	ahead := m.ahead(ctx, j)
+	if ahead <= 0 || !m.dispatcher.Holds() {
 		return func() {}
 	}
-	waits, granted, leave := t.dispatcher.Hold()
+	waits, granted, leave := m.dispatcher.Hold()
 	req.Waiter.MaxDelay, req.MaxDelay = min(ahead, brief), min(ahead, brief)
 	if waits {
 		req.Waiter.MaxDelay = ahead
@@ -148,14 +148,14 @@ func (t *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Requ
 	if granted {
 		req.MaxDelay = ahead
 	}
-	req.OnWait = t.hold
+	req.OnWait = m.hold
 	return leave
 }
 
 // tenant returns the tenant whose slots tasks of a scope use, empty for none.
-func (t *Middleware) tenant(scope string) string {
-	if t.cfg.Tenant != nil {
-		return t.cfg.Tenant(scope)
+func (m *Middleware) tenant(scope string) string {
+	if m.cfg.Tenant != nil {
+		return m.cfg.Tenant(scope)
 	}
 	_, rest, _ := strings.Cut(scope, "/")
 	name, _, _ := strings.Cut(rest, "/")
@@ -163,8 +163,8 @@ func (t *Middleware) tenant(scope string) string {
 }
 
 // ahead returns how far ahead the start of a task may be granted: never past its deadline.
-func (t *Middleware) ahead(ctx context.Context, j *job) time.Duration {
-	ahead := t.cfg.Hold
+func (m *Middleware) ahead(ctx context.Context, j *job) time.Duration {
+	ahead := m.cfg.Hold
 	if until, ok := j.until(ctx); ok {
 		ahead = min(ahead, time.Until(until))
 	}
@@ -172,39 +172,39 @@ func (t *Middleware) ahead(ctx context.Context, j *job) time.Duration {
 }
 
 // hold counts a task that waits in its handler. The returned function ends the wait.
-func (t *Middleware) hold(time.Duration) func() {
+func (m *Middleware) hold(time.Duration) func() {
 	began := time.Now()
-	t.observer.Holding(1)
+	m.observer.Holding(1)
 	return func() {
-		t.observer.Holding(-1)
-		t.observer.Held(time.Since(began))
+		m.observer.Holding(-1)
+		m.observer.Held(time.Since(began))
 	}
 }
 
 // whileServing returns ctx, canceled also when Stop is called or the task's server shuts down.
-func (t *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
-	serving := t.served(ctx)
+func (m *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
+	serving := m.served(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	detach := context.AfterFunc(serving, cancel)
 	return ctx, func() { detach(); cancel() }
 }
 
 // undecided handles a task without a decision, or whose wait for its start was interrupted.
-func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
+func (m *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
 	if ctx.Err() != nil {
-		return t.cutOff(ctx, j)
+		return m.cutOff(ctx, j)
 	}
-	if t.cfg.OnMaxWait != nil && !j.carriesDue() {
-		j.since = t.sinceKept(ctx, j) // the wait goes on: to be put back does not start it anew
+	if m.cfg.OnMaxWait != nil && !j.carriesDue() {
+		j.since = m.sinceKept(ctx, j) // the wait goes on: to be put back does not start it anew
 	}
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
-		t.observer.Failed("decide")
-		return t.wait(ctx, j, "", time.Now().Add(outagePause))
-	case t.served(ctx).Err() != nil:
-		return t.wait(ctx, j, "", t.heeding(j, t.back(ctx, j, d)))
+		m.observer.Failed("decide")
+		return m.wait(ctx, j, "", time.Now().Add(outagePause))
+	case m.served(ctx).Err() != nil:
+		return m.wait(ctx, j, "", m.heeding(j, m.back(ctx, j, d)))
 	}
-	if put, with := t.refused(ctx, j, err); put {
+	if put, with := m.refused(ctx, j, err); put {
 		return with
 	}
 	return permanent(err)
@@ -212,42 +212,42 @@ func (t *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision,
 
 // back gives a task the place that it had, or one at the front of its line, and returns when asynq brings it by itself: now if Redis
 // did not answer.
-func (t *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time.Time {
-	if d.Handed && t.dispatcher.Unused(j.ref()) == nil {
+func (m *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time.Time {
+	if d.Handed && m.dispatcher.Unused(j.ref()) == nil {
 		return time.Now().Add(waitlist.SafetyNet(d.Wait))
 	}
-	joined, err := t.cfg.Limiter.Waitlist().Rejoin(ctx, j.waiter(), d.Place())
+	joined, err := m.cfg.Limiter.Waitlist().Rejoin(ctx, j.waiter(), d.Place())
 	if err = cmp.Or(err, joined.Err); err != nil {
-		t.observer.Failed("rejoin")
+		m.observer.Failed("rejoin")
 		return time.Now()
 	}
 	return time.Now().Add(waitlist.SafetyNet(joined.Expected))
 }
 
 // served returns a context that ends when no task of the server waits any more.
-func (t *Middleware) served(ctx context.Context) context.Context {
+func (m *Middleware) served(ctx context.Context) context.Context {
 	if g := asynqx.ClientOf(ctx); g != nil {
 		return g.Serving
 	}
-	return t.serving
+	return m.serving
 }
 
 // denied handles a task that may not start yet. If its max wait or deadline ends before it can start,
 // the task ends now; otherwise it is put back.
-func (t *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) error {
+func (m *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) error {
 	if ctx.Err() != nil {
-		return t.cutOff(ctx, j)
+		return m.cutOff(ctx, j)
 	}
 	wait, by := earliest(d)
-	deadline := t.deadline(ctx, j, wait)
-	if ended, with := t.impatient(ctx, j, d, deadline); ended {
+	deadline := m.deadline(ctx, j, wait)
+	if ended, with := m.impatient(ctx, j, d, deadline); ended {
 		return with
 	}
 	if !deadline.IsZero() {
-		t.dispatcher.Ended(j.ref())
+		m.dispatcher.Ended(j.ref())
 		return permanent(fmt.Errorf("headway: %s, after its deadline of %s", tooLate(j.scope, d, wait, by), deadline.UTC().Format(time.RFC3339)))
 	}
-	return t.putBack(ctx, j, d)
+	return m.putBack(ctx, j, d)
 }
 
 // tooLate describes what a task waits for that would start after its deadline: a rule, or a pause.
@@ -265,56 +265,56 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 }
 
 // putBack gives a denied task its place, and reschedules it until its turn brings it.
-func (t *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
+func (m *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	j.queued = true
 	if d.Handed || d.HadTurn {
-		return t.wait(ctx, j, "", t.heeding(j, t.back(ctx, j, d)))
+		return m.wait(ctx, j, "", m.heeding(j, m.back(ctx, j, d)))
 	}
-	joined, err := t.cfg.Limiter.Waitlist().Join(ctx, []waitlist.Waiter{j.waiter()})
+	joined, err := m.cfg.Limiter.Waitlist().Join(ctx, []waitlist.Waiter{j.waiter()})
 	if err == nil {
 		err = joined[0].Err
 	}
 	if err != nil {
-		return t.undecided(ctx, j, d, err)
+		return m.undecided(ctx, j, d, err)
 	}
 	j.ahead, j.expected = joined[0].Ahead, joined[0].Expected
-	at := t.heeding(j, time.Now().Add(waitlist.SafetyNet(j.expected)))
+	at := m.heeding(j, time.Now().Add(waitlist.SafetyNet(j.expected)))
 	if j.crowded {
 		j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
-		return t.wait(ctx, j, "", at)
+		return m.wait(ctx, j, "", at)
 	}
-	t.planner.PutBack(j.queue, j.task.Type())
+	m.planner.PutBack(j.queue, j.task.Type())
 	rule, _ := d.BindingRule()
-	return t.wait(ctx, j, rule.Rule, at)
+	return m.wait(ctx, j, rule.Rule, at)
 }
 
 // cutOff handles a task that asynq has ended before it started: its deadline or time-out has passed,
 // it was canceled, or asynq's lease was lost. asynq counts it as failed, ignores what its handler
 // returns, and retries it after its own delay. Until then the task is not in its queue of waiters.
-func (t *Middleware) cutOff(ctx context.Context, j *job) error {
-	t.dispatcher.Ended(j.ref())
+func (m *Middleware) cutOff(ctx context.Context, j *job) error {
+	m.dispatcher.Ended(j.ref())
 	return ctx.Err()
 }
 
 // failed handles a failure that asynq caused. It may precede the handler, and the task then still
 // waits in its queue or counts as dispatched. Failures from handlers are handled there.
-func (t *Middleware) failed(ctx context.Context, task *asynq.Task) {
+func (m *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	if ctx.Err() == nil {
 		return
 	}
 	defer func() {
 		if x := recover(); x != nil { // a panic in Config.Spends would end the process
-			t.observer.Failed("spends")
+			m.observer.Failed("spends")
 		}
 	}()
-	if j, err := t.read(ctx, task); err == nil && j.scope != "" {
-		t.dispatcher.Ended(j.ref())
+	if j, err := m.read(ctx, task); err == nil && j.scope != "" {
+		m.dispatcher.Ended(j.ref())
 	}
 }
 
 // deadline returns the task's deadline if it ends before wait has passed. The deadline of a context
 // may come from asynq's Timeout, which starts anew with each pick-up; only Redis can tell which it is.
-func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
+func (m *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
 	turn := time.Now().Add(wait)
 	if j.own {
 		if !j.deadline.IsZero() && turn.After(j.deadline) {
@@ -325,7 +325,7 @@ func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) t
 	if ends, ok := ctx.Deadline(); !ok || !turn.After(ends) {
 		return time.Time{}
 	}
-	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+	info, err := m.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil || info.Deadline.IsZero() || !turn.After(info.Deadline) {
 		return time.Time{}
 	}
@@ -333,30 +333,30 @@ func (t *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) t
 }
 
 // wait gives the task back to asynq until at.
-func (t *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time) error {
-	if ends := t.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
+func (m *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time) error {
+	if ends := m.deadline(ctx, j, time.Until(at)); !ends.IsZero() {
 		at = ends // so that it leaves its queue then, and is not kept longer
 	}
-	t.observer.Rescheduled(j.queue, time.Until(at))
+	m.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
-	t.keepWait(ctx, j, at)
-	t.checkWhenBack(ctx, j)
+	m.keepWait(ctx, j, at)
+	m.checkWhenBack(ctx, j)
 	if !j.own {
-		if err := asynqx.ExtendLocks(ctx, t.cfg.Redis, []asynqx.Lock{j.lock()}, []time.Time{at}); err != nil {
-			t.observer.Failed("lock")
+		if err := asynqx.ExtendLocks(ctx, m.cfg.Redis, []asynqx.Lock{j.lock()}, []time.Time{at}); err != nil {
+			m.observer.Failed("lock")
 		}
 	}
 	if j.retried > 0 {
-		t.keepText(j, limited)
+		m.keepText(j, limited)
 	}
 	return limited
 }
 
 // keepText keeps the text of the task's last real failure.
-func (t *Middleware) keepText(j *job, limited *Limited) {
-	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+func (m *Middleware) keepText(j *job, limited *Limited) {
+	info, err := m.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
-		t.observer.Failed("last_error")
+		m.observer.Failed("last_error")
 		return
 	}
 	if info.LastErr != "" && !asynqx.IsWaiting(info.LastErr) {

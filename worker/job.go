@@ -54,17 +54,17 @@ type job struct {
 }
 
 // read parses what a task spends and how it may fail. A retry never cures the error.
-func (t *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
+func (m *Middleware) read(ctx context.Context, task *asynq.Task) (*job, error) {
 	j := &job{task: task, picked: time.Now(), ahead: -1, expected: throttle.Never}
 	j.id, _ = asynq.GetTaskID(ctx)
 	j.queue, _ = asynq.GetQueueName(ctx)
 	j.retried, _ = asynq.GetRetryCount(ctx)
 	j.allowed, _ = asynq.GetMaxRetry(ctx)
-	return j, t.spends(j)
+	return j, m.spends(j)
 }
 
 // spends reads from the task itself what it spends and how it may fail.
-func (t *Middleware) spends(j *job) error {
+func (m *Middleware) spends(j *job) error {
 	spec, found, err := queue.ReadSpec(j.task)
 	if err != nil {
 		return err
@@ -77,8 +77,8 @@ func (t *Middleware) spends(j *job) error {
 			j.own, j.budget = true, spec.Budget
 		}
 	}
-	if j.scope == "" && t.cfg.Spends != nil {
-		if err := t.askSpends(j); err != nil {
+	if j.scope == "" && m.cfg.Spends != nil {
+		if err := m.askSpends(j); err != nil {
 			return err
 		}
 	}
@@ -86,8 +86,8 @@ func (t *Middleware) spends(j *job) error {
 }
 
 // askSpends has the user's functions say what a task spends that names no scope itself.
-func (t *Middleware) askSpends(j *job) error {
-	j.scope, j.cost = t.cfg.Spends(j.task)
+func (m *Middleware) askSpends(j *job) error {
+	j.scope, j.cost = m.cfg.Spends(j.task)
 	j.costs = nil
 	switch {
 	case j.scope == Unlimited:
@@ -95,10 +95,10 @@ func (t *Middleware) askSpends(j *job) error {
 		return nil
 	case j.cost < 0:
 		return fmt.Errorf("headway: Config.Spends returns a cost of %d for a task of type %q; try: a whole number from 1", j.cost, j.task.Type())
-	case t.cfg.Costs == nil || j.scope == "":
+	case m.cfg.Costs == nil || j.scope == "":
 		return nil
 	}
-	if j.costs = t.cfg.Costs(j.task); len(j.costs) == 0 {
+	if j.costs = m.cfg.Costs(j.task); len(j.costs) == 0 {
 		return nil
 	}
 	return j.costs.CheckUnits()
@@ -106,7 +106,7 @@ func (t *Middleware) askSpends(j *job) error {
 
 // readPending reads a pending task for the planner, which lets it wait where it stands. waits is false
 // for a task that must be picked up for a decision.
-func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task backlog.Task, waits bool) {
+func (m *Middleware) readPending(name string, info *asynq.TaskInfo) (task backlog.Task, waits bool) {
 	defer func() {
 		if recover() != nil { // Spends is the user's function, and may need what only a handler has
 			waits = false
@@ -116,7 +116,7 @@ func (t *Middleware) readPending(name string, info *asynq.TaskInfo) (task backlo
 		task: asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers),
 		id:   info.ID, queue: name, retried: info.Retried, allowed: info.MaxRetry,
 	}
-	err := t.spends(j)
+	err := m.spends(j)
 	if err != nil || j.scope == "" || !j.deadline.IsZero() || j.own && j.retried > j.budget {
 		return backlog.Task{}, false
 	}

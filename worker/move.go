@@ -26,16 +26,16 @@ func MoveTo(name string) MaxWaitPolicy {
 		if name == "" || name == w.Queue {
 			return Action{}
 		}
-		return Action{becameMoved, func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
-			if err := t.move(ctx, j, name); err != nil {
-				t.observer.Failed("move")
-				t.log.WarnContext(ctx, "max wait exceeded, but the task cannot be moved; it keeps waiting",
+		return Action{becameMoved, func(ctx context.Context, m *Middleware, j *job, w Expired) (bool, error) {
+			if err := m.move(ctx, j, name); err != nil {
+				m.observer.Failed("move")
+				m.log.WarnContext(ctx, "max wait exceeded, but the task cannot be moved; it keeps waiting",
 					"queue", j.queue, "task_id", j.id, "to", name, "error", err)
 				return false, nil
 			}
-			t.log.InfoContext(ctx, "task moved: max wait exceeded", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
+			m.log.InfoContext(ctx, "task moved: max wait exceeded", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
 				"to", name, "why", w.String())
-			t.moves.Go(func() { t.followMove(j.queue, name, j.id) })
+			m.moves.Go(func() { m.followMove(j.queue, name, j.id) })
 			// A Limited, so that no ErrorHandler is called.
 			return true, errors.Join(newLimited(j, w.Rule, time.Now()), asynq.RevokeTask)
 		}}
@@ -64,24 +64,24 @@ const (
 
 var errIDTaken = errors.New("another task has its id there")
 
-func (t *Middleware) move(ctx context.Context, j *job, to string) error {
-	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+func (m *Middleware) move(ctx context.Context, j *job, to string) error {
+	info, err := m.inspector.GetTaskInfo(j.queue, j.id)
 	if err != nil {
 		return err
 	}
-	m := moved{
+	task := moved{
 		id: j.id, kind: j.task.Type(), payload: j.task.Payload(), headers: movedHeaders(j, info),
-		retention: info.Retention, unique: j.lock().Left(ctx, t.cfg.Redis),
+		retention: info.Retention, unique: j.lock().Left(ctx, m.cfg.Redis),
 	}
-	err = t.enqueue(ctx, to, m)
+	err = m.enqueue(ctx, to, task)
 	if !errors.Is(err, asynq.ErrTaskIDConflict) {
 		return err
 	}
-	there, err := t.inspector.GetTaskInfo(to, j.id)
+	there, err := m.inspector.GetTaskInfo(to, j.id)
 	if err != nil {
 		return err
 	}
-	if !m.is(there) {
+	if !task.is(there) {
 		return errIDTaken
 	}
 	return nil // moved before, by a run that a crash interrupted
@@ -96,20 +96,20 @@ type moved struct {
 }
 
 // enqueue enqueues a moved task in the form that package queue writes: asynq never ends it.
-func (t *Middleware) enqueue(ctx context.Context, name string, m moved) error {
-	task := asynq.NewTaskWithHeaders(m.kind, m.payload, m.headers)
+func (m *Middleware) enqueue(ctx context.Context, name string, mv moved) error {
+	task := asynq.NewTaskWithHeaders(mv.kind, mv.payload, mv.headers)
 	opts := []asynq.Option{
-		asynq.TaskID(m.id), asynq.Queue(name), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut),
-		asynq.Retention(m.retention), asynq.ProcessIn(moveStay),
+		asynq.TaskID(mv.id), asynq.Queue(name), asynq.MaxRetry(neverByAsynq), asynq.Timeout(neverCut),
+		asynq.Retention(mv.retention), asynq.ProcessIn(moveStay),
 	}
-	if m.unique >= time.Second {
-		_, err := t.client.EnqueueContext(ctx, task, append(opts, asynq.Unique(m.unique))...)
+	if mv.unique >= time.Second {
+		_, err := m.client.EnqueueContext(ctx, task, append(opts, asynq.Unique(mv.unique))...)
 		if !errors.Is(err, asynq.ErrDuplicateTask) {
 			return err
 		}
 		// Another task took the lock in between: both were wanted.
 	}
-	_, err := t.client.EnqueueContext(ctx, task, opts...)
+	_, err := m.client.EnqueueContext(ctx, task, opts...)
 	return err
 }
 
@@ -158,14 +158,14 @@ func lasting(headers map[string]string) map[string]string {
 }
 
 // followMove releases a moved task in its new queue as soon as it has left its old one.
-func (t *Middleware) followMove(from, to, id string) {
+func (m *Middleware) followMove(from, to, id string) {
 	for began := time.Now(); time.Since(began) < followMost; {
 		if !asynqx.Sleep(context.Background(), followPause) {
 			return
 		}
-		if _, err := t.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-			if there, err := t.inspector.GetTaskInfo(to, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
-				t.release(context.Background(), to, id)
+		if _, err := m.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+			if there, err := m.inspector.GetTaskInfo(to, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
+				m.release(context.Background(), to, id)
 			}
 			return
 		}

@@ -73,7 +73,7 @@ type MaxWaitPolicy func(ctx context.Context, w Expired) Action
 type Action struct {
 	became string
 	// end ends the task with the result of the handler; it returns false if the task must wait on.
-	end func(ctx context.Context, t *Middleware, j *job, w Expired) (ended bool, with error)
+	end func(ctx context.Context, m *Middleware, j *job, w Expired) (ended bool, with error)
 }
 
 // WaitOn lets tasks wait as long as it takes, as if they had no max_wait.
@@ -94,9 +94,9 @@ func Fail() MaxWaitPolicy {
 // and, if the task has a retention, a result that is a JSON object of "dropped": true, scope, rule,
 // waited_ms and max_wait_ms. asynq counts the task as processed.
 func Drop(record func(Expired)) MaxWaitPolicy {
-	return always(Action{"dropped", func(ctx context.Context, t *Middleware, j *job, w Expired) (bool, error) {
-		t.log.InfoContext(ctx, "task dropped: max wait exceeded", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
-		t.leaveResult(j, w)
+	return always(Action{"dropped", func(ctx context.Context, m *Middleware, j *job, w Expired) (bool, error) {
+		m.log.InfoContext(ctx, "task dropped: max wait exceeded", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
+		m.leaveResult(j, w)
 		if record != nil {
 			record(w)
 		}
@@ -108,8 +108,8 @@ func Drop(record func(Expired)) MaxWaitPolicy {
 // limits. Its error counts as that of the task's own run: a failure is retried while the task has
 // retries, and the retry is decided on anew.
 func Fallback(handler asynq.Handler) MaxWaitPolicy {
-	return always(Action{"fallback", func(ctx context.Context, t *Middleware, j *job, _ Expired) (bool, error) {
-		return true, t.run(ctx, j, handler, throttle.Decision{})
+	return always(Action{"fallback", func(ctx context.Context, m *Middleware, j *job, _ Expired) (bool, error) {
+		return true, m.run(ctx, j, handler, throttle.Decision{})
 	}})
 }
 
@@ -127,7 +127,7 @@ type dropped struct {
 }
 
 // leaveResult writes the result that asynq keeps for the task's retention.
-func (t *Middleware) leaveResult(j *job, w Expired) {
+func (m *Middleware) leaveResult(j *job, w Expired) {
 	out := j.task.ResultWriter()
 	if out == nil {
 		return
@@ -137,49 +137,49 @@ func (t *Middleware) leaveResult(j *job, w Expired) {
 		_, err = out.Write(result)
 	}
 	if err != nil {
-		t.observer.Failed("patience")
+		m.observer.Failed("patience")
 	}
 }
 
 // impatient ends a denied task that has waited too long, if its OnMaxWait decides so. A deadline
 // before the end of the max wait takes precedence.
-func (t *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
-	w, over := t.waited(ctx, j, d)
-	if !over || !deadline.IsZero() && deadline.Before(t.ours(j.scope, j.since.Add(w.MaxWait))) {
+func (m *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
+	w, over := m.waited(ctx, j, d)
+	if !over || !deadline.IsZero() && deadline.Before(m.ours(j.scope, j.since.Add(w.MaxWait))) {
 		return false, nil
 	}
-	verdict := t.judge(ctx, w)
+	verdict := m.judge(ctx, w)
 	if verdict.end == nil {
 		return false, nil
 	}
-	if ended, with = verdict.end(ctx, t, j, w); ended {
-		t.observer.MaxWaitExceeded(j.queue, verdict.became, w.Waited)
+	if ended, with = verdict.end(ctx, m, j, w); ended {
+		m.observer.MaxWaitExceeded(j.queue, verdict.became, w.Waited)
 	}
 	// A task that is retried, deferred or re-enqueued keeps its place.
 	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
-		t.dispatcher.Ended(j.ref())
+		m.dispatcher.Ended(j.ref())
 	}
 	return ended, with
 }
 
 // tired ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait
 // decides so.
-func (t *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
+func (m *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
-	return t.impatient(ctx, j, d, time.Time{})
+	return m.impatient(ctx, j, d, time.Time{})
 }
 
 // judge calls the user's function, which must not end the process.
-func (t *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
+func (m *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
 	defer func() {
 		if x := recover(); x != nil {
-			t.observer.Failed("patience")
-			t.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task keeps waiting", "queue", w.Queue, "task_id", w.ID,
+			m.observer.Failed("patience")
+			m.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task keeps waiting", "queue", w.Queue, "task_id", w.ID,
 				"panic", fmt.Sprint(x), "stack", redishealth.Stack(string(debug.Stack())))
 			verdict = Action{}
 		}
 	}()
-	return t.cfg.OnMaxWait(ctx, w)
+	return m.cfg.OnMaxWait(ctx, w)
 }
 
 // clockLate bounds how much Redis's clock may be ahead of what is known of it, which the shortest
@@ -189,15 +189,15 @@ const clockLate = 50 * time.Millisecond
 
 // waited returns how long a denied task has waited, and whether its max wait is over. It records in
 // the job when the wait began and what bounds it.
-func (t *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w Expired, over bool) {
-	if t.cfg.OnMaxWait == nil || !j.bound(d) {
+func (m *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w Expired, over bool) {
+	if m.cfg.OnMaxWait == nil || !j.bound(d) {
 		return w, false
 	}
-	j.since = t.since(ctx, j)
+	j.since = m.since(ctx, j)
 	binding, _ := d.BindingRule()
 	w = Expired{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
-		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, t.now(j.scope).Sub(j.since)),
+		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, m.now(j.scope).Sub(j.since)),
 	}
 	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {
@@ -261,12 +261,12 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 
 // heeding returns at, or the end of the task's max wait if that is earlier and still to come: asynq
 // then brings the task back even if it is not dispatched.
-func (t *Middleware) heeding(j *job, at time.Time) time.Time {
+func (m *Middleware) heeding(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
 	}
 	for _, most := range j.bounds {
-		if ends := t.ours(j.scope, j.since.Add(most)); ends.Before(at) && ends.After(time.Now()) {
+		if ends := m.ours(j.scope, j.since.Add(most)); ends.Before(at) && ends.After(time.Now()) {
 			at = ends
 		}
 	}
@@ -276,24 +276,24 @@ func (t *Middleware) heeding(j *job, at time.Time) time.Time {
 // since returns when the task's wait began. A task of package queue that has not failed carries that
 // time. For any other it is when it was first limited, or deferred by its API, since its last real
 // failure.
-func (t *Middleware) since(ctx context.Context, j *job) time.Time {
+func (m *Middleware) since(ctx context.Context, j *job) time.Time {
 	if j.carriesDue() {
 		return j.due
 	}
-	if at := t.sinceKept(ctx, j); !at.IsZero() {
+	if at := m.sinceKept(ctx, j); !at.IsZero() {
 		return at
 	}
-	return t.now(j.scope)
+	return m.now(j.scope)
 }
 
 // now returns the time by Redis's clock, which waits use: a worker's clock may be set while its tasks
 // wait.
-func (t *Middleware) now(scope string) time.Time { return t.cfg.Limiter.ServerNow(scope) }
+func (m *Middleware) now(scope string) time.Time { return m.cfg.Limiter.ServerNow(scope) }
 
 // ours converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
 // to a second.
-func (t *Middleware) ours(scope string, at time.Time) time.Time {
-	return time.Now().Add(at.Sub(t.now(scope)) - clockLate)
+func (m *Middleware) ours(scope string, at time.Time) time.Time {
+	return time.Now().Add(at.Sub(m.now(scope)) - clockLate)
 }
 
 func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }

@@ -49,7 +49,7 @@ func (j *job) refusal(err error) (why, kind string) {
 
 // refused puts back a refused task that may run later. It returns false for a task that fails for
 // good.
-func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
+func (m *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
 	why, kind := j.refusal(err)
 	pause := limitsPause
 	switch {
@@ -57,34 +57,34 @@ func (t *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 		return false, nil
 	case why == "app":
 		pause = appPause
-		t.dispatcher.Ended(j.ref()) // else it would be dispatched here again and again
-	case why == "unmatched" && t.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
-		if t.stands(ctx, j) {
-			t.dispatcher.Ended(j.ref())
+		m.dispatcher.Ended(j.ref()) // else it would be dispatched here again and again
+	case why == "unmatched" && m.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
+		if m.stands(ctx, j) {
+			m.dispatcher.Ended(j.ref())
 		}
 		return false, nil
-	case why == "cost" && t.hopeless(ctx, j, err) && !t.stands(ctx, j): // else it could pass when it got its place
+	case why == "cost" && m.hopeless(ctx, j, err) && !m.stands(ctx, j): // else it could pass when it got its place
 		return false, nil
 	}
-	if ended, with := t.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
+	if ended, with := m.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
 		return true, with
 	}
-	at := t.heeding(j, t.returns.next(time.Now(), pause))
+	at := m.heeding(j, m.returns.next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
-	t.observer.Refused(j.queue, why, time.Until(at))
+	m.observer.Refused(j.queue, why, time.Until(at))
 	j.why = strings.TrimPrefix(strings.TrimPrefix(err.Error(), "throttle: "), "headway: ")
-	t.logRefused(ctx, j, why, kind, err)
-	return true, t.wait(ctx, j, "", at)
+	m.logRefused(ctx, j, why, kind, err)
+	return true, m.wait(ctx, j, "", at)
 }
 
 // hopeless reports whether a task that costs too much fails for good.
-func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
-	if fails := t.cfg.FailRefused; fails != nil {
+func (m *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
+	if fails := m.cfg.FailRefused; fails != nil {
 		return fails(ctx, j.request(), err)
 	}
-	for _, before := range t.cfg.Limiter.EarlierPolicies() {
+	for _, before := range m.cfg.Limiter.EarlierPolicies() {
 		if j.request().Check(before) == nil {
 			return false
 		}
@@ -94,20 +94,20 @@ func (t *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 
 // stands reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
 // cannot be read.
-func (t *Middleware) stands(ctx context.Context, j *job) bool {
+func (m *Middleware) stands(ctx context.Context, j *job) bool {
 	if j.scope == "" {
 		return false
 	}
-	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
+	queued, granted, err := m.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
 	if err != nil {
-		t.observer.Failed("overtaken")
+		m.observer.Failed("overtaken")
 	}
 	return err != nil || queued || granted
 }
 
 // logRefused logs that tasks wait for such a reason, once a minute for all of one kind.
-func (t *Middleware) logRefused(ctx context.Context, j *job, why, kind string, err error) {
-	more, due := t.repeats.Due(why+" "+kind, time.Now())
+func (m *Middleware) logRefused(ctx context.Context, j *job, why, kind string, err error) {
+	more, due := m.repeats.Due(why+" "+kind, time.Now())
 	if !due {
 		return
 	}
@@ -118,7 +118,7 @@ func (t *Middleware) logRefused(ctx context.Context, j *job, why, kind string, e
 	case "unmatched":
 		text = "no rule matches the scope; its tasks wait until you add a rule, or delete them"
 	}
-	t.log.WarnContext(ctx, text, "scope", j.scope, "type", j.task.Type(), "queue", j.queue, "task_id", j.id, "more", more, "reason", err)
+	m.log.WarnContext(ctx, text, "scope", j.scope, "type", j.task.Type(), "queue", j.queue, "task_id", j.id, "more", more, "reason", err)
 }
 
 // refusedReturns spreads the times at which refused tasks come back. It is safe for concurrent use.
@@ -158,13 +158,13 @@ const Unlimited = "\x00unlimited"
 
 // unscoped runs a task that names no scope, if it may run. Otherwise the task is refused like one whose
 // scope meets no rule.
-func (t *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
-	asked := t.cfg.Spends != nil
-	if j.unlimited || !asked && !t.cfg.RequireScope || !t.cfg.Limiter.Policy().Denies() {
-		return t.run(ctx, j, next, throttle.Decision{})
+func (m *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
+	asked := m.cfg.Spends != nil
+	if j.unlimited || !asked && !m.cfg.RequireScope || !m.cfg.Limiter.Policy().Denies() {
+		return m.run(ctx, j, next, throttle.Decision{})
 	}
 	err := &unscopedError{kind: j.task.Type(), asked: asked}
-	if put, with := t.refused(ctx, j, err); put {
+	if put, with := m.refused(ctx, j, err); put {
 		return with
 	}
 	return permanent(err)

@@ -21,39 +21,39 @@ import (
 
 // run lets next process a task that may start now. Its places are freed when the run has ended, even
 // by a panic, and only then.
-func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
-	defer t.recoverPanic(ctx, j, &err)
+func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
+	defer m.recoverPanic(ctx, j, &err)
 	j.slot.Runs()
-	told := func() {} // before another worker can pick the task up
+	claim := func() {} // before another worker can pick the task up
 	if d.Handed {
-		told = t.dispatcher.Claim(j.ref())
+		claim = m.dispatcher.Claim(j.ref())
 	}
-	defer func() { told() }()
-	ended := t.started(ctx, j, d)
+	defer func() { claim() }()
+	ended := m.started(ctx, j, d)
 	defer func() { ended(err) }()
 	asynqs := ctx
 	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
-		t.spent(j)
+		m.spent(j)
 	}
-	ctx, cancel := j.bounded(ctx, t.cfg.MaxTimeout)
+	ctx, cancel := j.bounded(ctx, m.cfg.MaxTimeout)
 	defer cancel()
-	ctx, lease := t.cfg.Limiter.Lease(ctx, d.Grant)
-	defer t.observeLeases(d)()
+	ctx, lease := m.cfg.Limiter.Lease(ctx, d.Grant)
+	defer m.observeLeases(d)()
 	defer func() {
 		if err := lease.Release(ctx); err != nil {
-			t.observer.Failed("release")
-			if more, due := t.repeats.Due("place", time.Now()); due {
-				t.log.WarnContext(ctx, "cannot release a lease in redis; retrying until it expires", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
+			m.observer.Failed("release")
+			if more, due := m.repeats.Due("place", time.Now()); due {
+				m.log.WarnContext(ctx, "cannot release a lease in redis; retrying until it expires", "queue", j.queue, "task_id", j.id, "more", more, "error", err)
 			}
 		}
 	}()
 
 	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
-	defer func() { t.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
-	defer func() { t.ended(j, outcome) }()
-	ctx, traced := t.traceRun(ctx, j)
+	defer func() { m.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
+	defer func() { m.ended(j, outcome) }()
+	ctx, traced := m.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
-	seen, run := t.asRun(ctx, j, d.Grant)
+	seen, run := m.asRun(ctx, j, d.Grant)
 	if j.task.Type() != queue.TypeHTTP { // else the handler says when the request was written
 		run.begun(time.Now())
 	}
@@ -63,13 +63,13 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	}
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
-		told()
-		t.settleRefused(asynqs, j, d.Grant)
-		if ended, with := t.tired(asynqs, j, d, wait); ended {
+		claim()
+		m.settleRefused(asynqs, j, d.Grant)
+		if ended, with := m.tired(asynqs, j, d, wait); ended {
 			return with
 		}
-		if t.mayDefer(asynqs, j) {
-			return t.deferred(asynqs, run, d, wait)
+		if m.mayDefer(asynqs, j) {
+			return m.deferred(asynqs, run, d, wait)
 		}
 		outcome = "failed"
 	}
@@ -81,33 +81,33 @@ func (t *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	} else if err == nil {
 		outcome = "ok"
 	}
-	return t.applyBudget(j, err)
+	return m.applyBudget(j, err)
 }
 
 // spent reports what a starting task spends. A start that came too late was refunded before, and is no
 // run.
-func (t *Middleware) spent(j *job) {
-	if t.cfg.Usage == nil {
+func (m *Middleware) spent(j *job) {
+	if m.cfg.Usage == nil {
 		return
 	}
 	by := j.by()
 	if len(j.costs) == 0 {
-		t.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
+		m.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
 		return
 	}
-	t.cfg.Usage.SpentCosts(j.scope, by, j.costs)
+	m.cfg.Usage.SpentCosts(j.scope, by, j.costs)
 }
 
 // ended reports a run that did not succeed.
-func (t *Middleware) ended(j *job, outcome string) {
+func (m *Middleware) ended(j *job, outcome string) {
 	how := usage.Ends{Failed: 1}
 	switch {
-	case t.cfg.Usage == nil || j.scope == "" || outcome == "ok":
+	case m.cfg.Usage == nil || j.scope == "" || outcome == "ok":
 		return
 	case outcome == "deferred":
 		how = usage.Ends{Refused: 1}
 	}
-	t.cfg.Usage.Ended(j.scope, how)
+	m.cfg.Usage.Ended(j.scope, how)
 }
 
 // by returns the fields of usage except the application.
@@ -138,8 +138,8 @@ func (j *job) bounded(ctx context.Context, most time.Duration) (context.Context,
 
 // applyBudget ends a task of package queue that has used up its retry budget. asynq would retry it for
 // ever: its max retry is unlimited.
-func (t *Middleware) applyBudget(j *job, err error) error {
-	if err == nil || !j.own || !j.last() || !t.isFailure(err) ||
+func (m *Middleware) applyBudget(j *job, err error) error {
+	if err == nil || !j.own || !j.last() || !m.isFailure(err) ||
 		errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return err
 	}
@@ -148,25 +148,25 @@ func (t *Middleware) applyBudget(j *job, err error) error {
 
 // recoverPanic converts a panic on a task's last attempt into an error. Any other panic is left to
 // asynq, which would retry a task of package queue for ever.
-func (t *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
+func (m *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 	if !j.own || !j.last() {
 		return
 	}
 	if x := recover(); x != nil {
-		t.log.ErrorContext(ctx, "handler panicked", "queue", j.queue, "task_id", j.id,
+		m.log.ErrorContext(ctx, "handler panicked", "queue", j.queue, "task_id", j.id,
 			"panic", fmt.Sprint(x), "stack", redishealth.Stack(string(debug.Stack())))
 		*err = &finalError{fmt.Errorf("panic: %v", x)}
 	}
 }
 
-func (t *Middleware) observeLeases(d throttle.Decision) func() {
+func (m *Middleware) observeLeases(d throttle.Decision) func() {
 	if d.Grant.Zero() {
 		return func() {}
 	}
 	each := func(delta int) {
 		for _, r := range d.Rules {
 			if r.Algorithm == policy.Concurrency {
-				t.observer.LeaseHeld(r.Pattern+":"+r.Rule, delta)
+				m.observer.LeaseHeld(r.Pattern+":"+r.Rule, delta)
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func markKey(j *job) string { return "hw:run:{" + j.queue + "}:" + j.id }
 
 // checkExpired rejects a task that may not run any more: its deadline has passed, or it was killed
 // during its last attempt.
-func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
+func (m *Middleware) checkExpired(ctx context.Context, j *job) error {
 	if !j.deadline.IsZero() && !time.Now().Before(j.deadline) {
 		return fmt.Errorf("headway: its deadline of %s has passed", j.deadline.UTC().Format(time.RFC3339))
 	}
@@ -198,7 +198,7 @@ func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
 		return nil
 	}
 	var marked *redis.IntCmd
-	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, m.cfg.Redis, func(pipe redis.Pipeliner) error {
 		marked = pipe.Exists(ctx, markKey(j))
 		return nil
 	})
@@ -208,26 +208,26 @@ func (t *Middleware) checkExpired(ctx context.Context, j *job) error {
 	return nil
 }
 
-func (t *Middleware) unmark(ctx context.Context, j *job) {
-	if err := t.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
-		t.observer.Failed("mark")
+func (m *Middleware) unmark(ctx context.Context, j *job) {
+	if err := m.cfg.Redis.Del(ctx, markKey(j)).Err(); err != nil {
+		m.observer.Failed("mark")
 	}
 }
 
 // marksBefore has a task's start wait for the mark of a last attempt. Redis has the mark before the run can
 // reach an API, so a crash a moment later does not let the task run again.
-func (t *Middleware) marksBefore(ctx context.Context, j *job, req *throttle.Request) (undo func()) {
+func (m *Middleware) marksBefore(ctx context.Context, j *job, req *throttle.Request) (undo func()) {
 	if !j.marks() {
 		return func() {}
 	}
 	req.BeforeStart = func() {
 		began := time.Now()
-		j.marked = t.mark(context.WithoutCancel(ctx), j, markStay)
-		t.dispatcher.Marked(time.Since(began))
+		j.marked = m.mark(context.WithoutCancel(ctx), j, markStay)
+		m.dispatcher.Marked(time.Since(began))
 	}
 	return func() {
 		if j.marked {
-			t.unmark(context.WithoutCancel(ctx), j)
+			m.unmark(context.WithoutCancel(ctx), j)
 			j.marked = false
 		}
 	}
@@ -236,26 +236,26 @@ func (t *Middleware) marksBefore(ctx context.Context, j *job, req *throttle.Requ
 // started keeps the mark of a last attempt while it runs. The run waits for a missing mark only if it
 // has no start to be late for; else Redis did not take the mark in time, and takes it as the run begins.
 // The end of the run waits until the mark was set, else the two calls could arrive in any order.
-func (t *Middleware) started(asynqs context.Context, j *job, d throttle.Decision) (ended func(err error)) {
+func (m *Middleware) started(asynqs context.Context, j *job, d throttle.Decision) (ended func(err error)) {
 	if !j.marks() {
 		return func(error) {}
 	}
 	if !d.Allowed {
-		j.marked = t.mark(context.WithoutCancel(asynqs), j, markStay)
+		j.marked = m.mark(context.WithoutCancel(asynqs), j, markStay)
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(asynqs))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if !j.marked {
-			t.mark(context.WithoutCancel(asynqs), j, markStay)
+			m.mark(context.WithoutCancel(asynqs), j, markStay)
 		}
 		beat := time.NewTicker(markBeat)
 		defer beat.Stop()
 		for {
 			select {
 			case <-beat.C:
-				t.mark(ctx, j, markStay)
+				m.mark(ctx, j, markStay)
 			case <-ctx.Done():
 				return
 			}
@@ -266,14 +266,14 @@ func (t *Middleware) started(asynqs context.Context, j *job, d throttle.Decision
 		<-done
 		ctx := context.WithoutCancel(asynqs)
 		if asynqs.Err() != nil {
-			t.mark(ctx, j, markEnd) // asynq has counted a failure already, and ignores what we return
+			m.mark(ctx, j, markEnd) // asynq has counted a failure already, and ignores what we return
 			return
 		}
 		if g := asynqx.ClientOf(asynqs); g != nil && isFinal(err) {
-			g.OnEnd(j.queue, j.id, func() { t.unmark(ctx, j) })
+			g.OnEnd(j.queue, j.id, func() { m.unmark(ctx, j) })
 			return
 		}
-		t.unmark(ctx, j)
+		m.unmark(ctx, j)
 	}
 }
 
@@ -283,10 +283,10 @@ func isFinal(err error) bool {
 	return err == nil || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask)
 }
 
-func (t *Middleware) mark(ctx context.Context, j *job, stay time.Duration) bool {
-	err := t.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err()
+func (m *Middleware) mark(ctx context.Context, j *job, stay time.Duration) bool {
+	err := m.cfg.Redis.Set(ctx, markKey(j), 1, stay).Err()
 	if err != nil && ctx.Err() == nil {
-		t.observer.Failed("mark")
+		m.observer.Failed("mark")
 	}
 	return err == nil
 }

@@ -38,15 +38,15 @@ const (
 // The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
 // queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
 // priorities as in asynq.
-func (t *Middleware) config(cfg asynq.Config) asynq.Config {
+func (m *Middleware) config(cfg asynq.Config) asynq.Config {
 	if len(cfg.Queues) == 0 {
 		cfg.Queues = map[string]int{queue.DefaultQueue: 1} // as asynq does
 	}
-	t.queues.Serve(cfg.Queues)
+	m.queues.Serve(cfg.Queues)
 	if cfg.IsFailure != nil {
-		t.isFailure = cfg.IsFailure
+		m.isFailure = cfg.IsFailure
 	}
-	isFailure := t.isFailure
+	isFailure := m.isFailure
 	cfg.IsFailure = func(err error) bool {
 		if _, ok := AsLimited(err); ok {
 			return false
@@ -74,7 +74,7 @@ func (t *Middleware) config(cfg asynq.Config) asynq.Config {
 		if _, ok := AsLimited(err); ok {
 			return
 		}
-		t.failed(ctx, task)
+		m.failed(ctx, task)
 		if handler != nil {
 			handler.HandleError(ctx, task, err)
 		}
@@ -82,8 +82,8 @@ func (t *Middleware) config(cfg asynq.Config) asynq.Config {
 	if cfg.TaskCheckInterval == 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
-	t.concurrency.Add(int64(concurrency(cfg)))
-	t.dispatcher.AddServer(concurrency(cfg), cfg.Queues, cfg.StrictPriority)
+	m.concurrency.Add(int64(concurrency(cfg)))
+	m.dispatcher.AddServer(concurrency(cfg), cfg.Queues, cfg.StrictPriority)
 	if cfg.DelayedTaskCheckInterval == 0 {
 		cfg.DelayedTaskCheckInterval = delayedCheckInterval
 	}
@@ -116,17 +116,17 @@ type Server struct {
 //
 // Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
 // more tasks of other tenants run too: see MiddlewareConfig.Tenant.
-func (t *Middleware) NewServer(cfg asynq.Config) *Server {
-	cfg = t.config(cfg)
+func (m *Middleware) NewServer(cfg asynq.Config) *Server {
+	cfg = m.config(cfg)
 	g := asynqx.NewClient(asynqx.ClientConfig{
-		Redis: t.cfg.Redis, Serving: t.serving, Log: t.log,
+		Redis: m.cfg.Redis, Serving: m.serving, Log: m.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
-		GiveBack: t.dispatcher.GiveBack, Looks: t.dispatcher.CheckWatchdog,
+		GiveBack: m.dispatcher.GiveBack, Looks: m.dispatcher.CheckWatchdog,
 	})
 	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
 	cfg.ErrorHandler = notArchived(g, cfg.ErrorHandler)
-	t.servers.Add(g.Pacer, g.Slots)
-	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: t, client: g}
+	m.servers.Add(g.Pacer, g.Slots)
+	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: m, client: g}
 }
 
 // notArchived returns an ErrorHandler that keeps asynq from archiving a limited task on its last attempt.
@@ -172,9 +172,9 @@ func (s *Server) Start(handler asynq.Handler) error {
 
 // join counts the process among those that share the limits, once it has a running server and a rule
 // needs the count.
-func (t *Middleware) join() {
-	if limiter := t.cfg.Limiter; t.serves.Load() && limiter.Policy().SharesLimits() {
-		t.joined.Do(func() { go limiter.Heartbeat(t.serving) })
+func (m *Middleware) join() {
+	if limiter := m.cfg.Limiter; m.serves.Load() && limiter.Policy().SharesLimits() {
+		m.joined.Do(func() { go limiter.Heartbeat(m.serving) })
 	}
 }
 
@@ -207,7 +207,7 @@ func (s *Server) Stop() {
 
 // retired reports whether this process has started servers and all of them have stopped: tasks that it
 // dispatched would only wait until another process polls.
-func (t *Middleware) retired() bool { return t.serves.Load() && t.servers.None() }
+func (m *Middleware) retired() bool { return m.serves.Load() && m.servers.None() }
 
 // Shutdown makes the server take no more tasks, puts back the tasks that wait in handlers, and waits
 // for running tasks, at most for asynq's ShutdownTimeout: then they are put back too. The Middleware

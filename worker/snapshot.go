@@ -25,21 +25,21 @@ var errIdle = errors.New("worker: no server runs")
 //
 // Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
-func (t *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	s, err := readSnapshot(ctx, t.cfg.Limiter, t.cfg.Redis)
+func (m *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
+	s, err := readSnapshot(ctx, m.cfg.Limiter, m.cfg.Redis)
 	if err == nil {
-		s.UsefulWorkers = t.useful(s.Queues)
+		s.UsefulWorkers = m.useful(s.Queues)
 	}
 	return s, err
 }
 
 // useful returns how many workers of this process's size the tasks of its queues keep busy.
-func (t *Middleware) useful(queues []metrics.QueueTasks) float64 {
-	slots, tasks := t.concurrency.Load(), int64(0)
+func (m *Middleware) useful(queues []metrics.QueueTasks) float64 {
+	slots, tasks := m.concurrency.Load(), int64(0)
 	if slots == 0 {
 		return 0
 	}
-	own := t.queues.Own()
+	own := m.queues.Own()
 	for _, q := range queues {
 		if slices.Contains(own, q.Name) {
 			tasks += q.Active + q.Runnable

@@ -45,18 +45,18 @@ func ReportResponse(ctx context.Context, resp *http.Response) error {
 }
 
 func report(ctx context.Context, status int, header http.Header, host string) error {
-	var advice upstream.Hint
+	var hint upstream.Hint
 	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
-		advice = r.throttle.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now())
-		advice.Host = host
-		r.told(ctx, advice)
+		hint = r.m.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now())
+		hint.Host = host
+		r.report(ctx, hint)
 	} else {
-		advice = upstream.Read(status, header, time.Now())
+		hint = upstream.Read(status, header, time.Now())
 	}
-	if !advice.Limited {
+	if !hint.Limited {
 		return nil
 	}
-	return &RefusedError{Status: status, RetryAfter: advice.Retry, known: advice.RetryKnown}
+	return &RefusedError{Status: status, RetryAfter: hint.Retry, known: hint.RetryKnown}
 }
 
 // RefusedError says that an API refused a call because of a limit of its own. It is a Deferrer.
@@ -82,24 +82,24 @@ func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
 
 // taskRun is one run of a task, for the functions that its handler calls.
 type taskRun struct {
-	throttle *Middleware
-	job      *job
-	grant    throttle.Grant
+	m     *Middleware
+	job   *job
+	grant throttle.Grant
 
 	began time.Time
 	once  sync.Once // for begun
 
-	mu     sync.Mutex
-	paused bool         // its scope, by the answer of its API
-	tells  bool         // its handler has reported an answer
-	spent  policy.Costs // as reported to Config.Usage; nil: as at its start
+	mu       sync.Mutex
+	paused   bool         // the scope, by the answer of its API
+	reported bool         // the handler has reported an answer
+	spent    policy.Costs // as reported to Config.Usage; nil: as at its start
 }
 
 type runKey struct{}
 
 // asRun returns the context for a handler, and the state of its run.
-func (t *Middleware) asRun(ctx context.Context, j *job, g throttle.Grant) (context.Context, *taskRun) {
-	r := &taskRun{throttle: t, job: j, grant: g, began: time.Now()}
+func (m *Middleware) asRun(ctx context.Context, j *job, g throttle.Grant) (context.Context, *taskRun) {
+	r := &taskRun{m: m, job: j, grant: g, began: time.Now()}
 	return context.WithValue(ctx, runKey{}, r), r
 }
 
@@ -107,10 +107,10 @@ func (t *Middleware) asRun(ctx context.Context, j *job, g throttle.Grant) (conte
 // on, so that its units leave no window too soon.
 func (r *taskRun) begun(at time.Time) {
 	r.once.Do(func() {
-		r.throttle.observer.Began(r.throttle.cfg.Limiter.Late(r.grant, at))
-		r.throttle.moves.Go(func() {
-			if err := r.throttle.cfg.Limiter.ReportBegun(context.Background(), r.grant, at); err != nil {
-				r.throttle.observer.Failed("late")
+		r.m.observer.Began(r.m.cfg.Limiter.Late(r.grant, at))
+		r.m.moves.Go(func() {
+			if err := r.m.cfg.Limiter.ReportBegun(context.Background(), r.grant, at); err != nil {
+				r.m.observer.Failed("late")
 			}
 		})
 	})
@@ -125,16 +125,17 @@ func ReportSent(ctx context.Context) {
 	}
 }
 
-func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
-	advice.Sent = r.began
-	out, err := r.throttle.cfg.Limiter.Report(ctx, r.job.scope, advice)
+// report reports an answer of the API of the run's scope.
+func (r *taskRun) report(ctx context.Context, hint upstream.Hint) {
+	hint.Sent = r.began
+	out, err := r.m.cfg.Limiter.Report(ctx, r.job.scope, hint)
 	if err != nil {
-		r.throttle.observer.Failed("heed")
+		r.m.observer.Failed("heed")
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tells = true
+	r.reported = true
 	r.paused = r.paused || !out.Until.IsZero()
 }
 
@@ -142,34 +143,34 @@ func (r *taskRun) told(ctx context.Context, advice upstream.Hint) {
 // first after a guessed pause.
 func (r *taskRun) succeeded(ctx context.Context) {
 	r.mu.Lock()
-	tells := r.tells
+	reported := r.reported
 	r.mu.Unlock()
-	if !tells && r.job.scope != "" {
-		r.told(ctx, upstream.Hint{Unread: true})
+	if !reported && r.job.scope != "" {
+		r.report(ctx, upstream.Hint{Unread: true})
 	}
 }
 
 // deferred puts back a task that its API has deferred. If the task's scope is paused, it goes to the
 // front of its queue, ordered by start, and comes first when the pause is over. Otherwise it waits for
 // as long as the API asks.
-func (t *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
+func (m *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
 	j, at := r.job, time.Now().Add(wait)
 	r.mu.Lock()
 	paused := r.paused
 	r.mu.Unlock()
 	if !paused {
-		return t.wait(ctx, j, "", at)
+		return m.wait(ctx, j, "", at)
 	}
 	started.Handed = false // it has begun, and its grant is no longer in flight
-	if net := t.back(ctx, j, started); net.After(time.Now()) {
+	if net := m.back(ctx, j, started); net.After(time.Now()) {
 		at = net
 	}
-	return t.wait(ctx, j, "", at)
+	return m.wait(ctx, j, "", at)
 }
 
 // settled reports the difference between costs and what was reported before.
 func (r *taskRun) settled(costs policy.Costs) {
-	u := r.throttle.cfg.Usage
+	u := r.m.cfg.Usage
 	if u == nil {
 		return
 	}
@@ -212,7 +213,7 @@ func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error
 	if !ok || r.grant.Zero() {
 		return throttle.Settlement{}, nil
 	}
-	got, err := r.throttle.cfg.Limiter.Settle(ctx, r.grant, costs)
+	got, err := r.m.cfg.Limiter.Settle(ctx, r.grant, costs)
 	if err == nil {
 		r.settled(costs)
 	}
@@ -221,12 +222,12 @@ func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error
 
 // settleRefused takes an http task that its API refused out of the quotas of its scope. It is one call; how many calls another
 // task has made is for its handler to say.
-func (t *Middleware) settleRefused(ctx context.Context, j *job, g throttle.Grant) {
+func (m *Middleware) settleRefused(ctx context.Context, j *job, g throttle.Grant) {
 	if j.task.Type() != queue.TypeHTTP || g.Zero() {
 		return
 	}
-	if _, err := t.cfg.Limiter.SettleRefused(ctx, g); err != nil {
-		t.observer.Failed("settle")
+	if _, err := m.cfg.Limiter.SettleRefused(ctx, g); err != nil {
+		m.observer.Failed("settle")
 	}
 }
 
@@ -239,7 +240,7 @@ func SaveGrant(ctx context.Context, stay time.Duration) error {
 	if !ok || r.grant.Zero() {
 		return nil
 	}
-	return r.throttle.cfg.Limiter.SaveGrant(ctx, r.grant, r.job.id, stay)
+	return r.m.cfg.Limiter.SaveGrant(ctx, r.grant, r.job.id, stay)
 }
 
 // Attempt returns which attempt of its task a handler runs, and how many the task has at most: 1 and 26

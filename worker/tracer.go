@@ -57,27 +57,27 @@ func (j *job) pickup() Pickup {
 }
 
 // traceRun reports the run to the Tracer.
-func (t *Middleware) traceRun(ctx context.Context, j *job) (context.Context, func(outcome string, err error)) {
+func (m *Middleware) traceRun(ctx context.Context, j *job) (context.Context, func(outcome string, err error)) {
 	j.ran = true
-	if t.cfg.Tracer == nil {
+	if m.cfg.Tracer == nil {
 		return ctx, func(string, error) {}
 	}
-	return t.cfg.Tracer.Starts(ctx, j.pickup())
+	return m.cfg.Tracer.Starts(ctx, j.pickup())
 }
 
 // traceEnd reports the end of a pick-up without a run to the Tracer.
-func (t *Middleware) traceEnd(ctx context.Context, j *job, err error) {
-	if t.cfg.Tracer == nil || j.ran {
+func (m *Middleware) traceEnd(ctx context.Context, j *job, err error) {
+	if m.cfg.Tracer == nil || j.ran {
 		return
 	}
 	p := j.pickup()
 	limited, waits := AsLimited(err)
 	if !waits {
-		t.cfg.Tracer.Ends(ctx, p, err)
+		m.cfg.Tracer.Ends(ctx, p, err)
 		return
 	}
 	p.Until, p.Reason = limited.At, limited.Error()
-	t.cfg.Tracer.Waits(ctx, p)
+	m.cfg.Tracer.Waits(ctx, p)
 }
 
 // traceKey is the key of the trace in which a task was enqueued, in the context of a pick-up.

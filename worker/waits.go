@@ -34,7 +34,7 @@ func waitKey(j *job) string {
 
 // keepWait stores, until the task comes again, when its wait began, in µs since 1970 (0 if the task
 // carries that itself), and how often its API has deferred it.
-func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
+func (m *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 	since, stays := int64(0), waitStays
 	if !j.since.IsZero() && !j.carriesDue() {
 		since = j.since.UnixMicro()
@@ -45,16 +45,16 @@ func (t *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 		return
 	}
 	stays += max(0, time.Until(at))
-	if err := t.cfg.Redis.Set(ctx, waitKey(j), fmt.Sprint(since, " ", j.deferrals), stays).Err(); err != nil && ctx.Err() == nil {
-		t.observer.Failed("patience")
+	if err := m.cfg.Redis.Set(ctx, waitKey(j), fmt.Sprint(since, " ", j.deferrals), stays).Err(); err != nil && ctx.Err() == nil {
+		m.observer.Failed("patience")
 	}
 }
 
 // sinceKept reads the stored state of the wait. It returns when the wait began, the zero time if that
 // is unknown, and records the deferrals in the job.
-func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
+func (m *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
-	err := redisread.FromMaster(ctx, t.cfg.Redis, func(pipe redis.Pipeliner) error {
+	err := redisread.FromMaster(ctx, m.cfg.Redis, func(pipe redis.Pipeliner) error {
 		kept = pipe.Get(ctx, waitKey(j))
 		return nil
 	})
@@ -66,7 +66,7 @@ func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 		_, err = fmt.Sscan(kept.Val(), &since, &j.deferrals)
 	}
 	if err != nil && ctx.Err() == nil {
-		t.observer.Failed("patience")
+		m.observer.Failed("patience")
 	}
 	if err != nil || since == 0 {
 		return time.Time{}
@@ -76,15 +76,15 @@ func (t *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
 
 // mayDefer counts a deferral, which is stored when the task is put back, and reports whether the task
 // may be deferred once more. It may if Redis does not answer.
-func (t *Middleware) mayDefer(ctx context.Context, j *job) bool {
-	if t.cfg.MaxDeferrals < 0 {
+func (m *Middleware) mayDefer(ctx context.Context, j *job) bool {
+	if m.cfg.MaxDeferrals < 0 {
 		return true
 	}
 	if j.deferrals == 0 {
-		_ = t.sinceKept(ctx, j)
+		_ = m.sinceKept(ctx, j)
 	}
 	j.deferrals++
-	return j.deferrals <= t.cfg.MaxDeferrals
+	return j.deferrals <= m.cfg.MaxDeferrals
 }
 
 // A task is still active while asynq puts it back, and its turn may come meanwhile. A dispatcher waits
@@ -97,7 +97,7 @@ func (t *Middleware) mayDefer(ctx context.Context, j *job) bool {
 const slowPutBack = time.Second
 
 // checkWhenBack has a task checked when asynq has put it back, if that took long.
-func (t *Middleware) checkWhenBack(ctx context.Context, j *job) {
+func (m *Middleware) checkWhenBack(ctx context.Context, j *job) {
 	g := asynqx.ClientOf(ctx)
 	if g == nil || !j.queued {
 		return
@@ -105,40 +105,40 @@ func (t *Middleware) checkWhenBack(ctx context.Context, j *job) {
 	ctx = context.WithoutCancel(ctx)
 	g.OnEnd(j.queue, j.id, func() {
 		if time.Since(j.picked) >= slowPutBack {
-			t.checkPlace(ctx, j)
+			m.checkPlace(ctx, j)
 		}
 	})
 }
 
 // checkPlace puts a task that was put back, and has lost its place meanwhile, to the front of its
 // queue: it had its turn. One that was granted a start is released.
-func (t *Middleware) checkPlace(ctx context.Context, j *job) {
-	queued, granted, err := t.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
+func (m *Middleware) checkPlace(ctx context.Context, j *job) {
+	queued, granted, err := m.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
 	if err != nil {
-		t.observer.Failed("rejoin")
+		m.observer.Failed("rejoin")
 	}
 	if queued {
 		return
 	}
-	if !t.isBack(j) {
+	if !m.isBack(j) {
 		return
 	}
-	if err == nil && !granted && t.back(ctx, j, throttle.Decision{}).After(time.Now()) {
+	if err == nil && !granted && m.back(ctx, j, throttle.Decision{}).After(time.Now()) {
 		return
 	}
-	t.release(ctx, j.queue, j.id)
+	m.release(ctx, j.queue, j.id)
 }
 
 // isBack reports whether a task waits where asynq has put it back. It may have been taken again, or
 // have failed since: asynq leaves to its recoverer what it could not put back within the lease.
-func (t *Middleware) isBack(j *job) bool {
-	info, err := t.inspector.GetTaskInfo(j.queue, j.id)
+func (m *Middleware) isBack(j *job) bool {
+	info, err := m.inspector.GetTaskInfo(j.queue, j.id)
 	return err == nil && info.Retried == j.retried && (info.State == asynq.TaskStateRetry || info.State == asynq.TaskStatePending)
 }
 
 // release puts a task into pending that would wait for longer than it has to. One that does not
 // wait any more stays as it is.
-func (t *Middleware) release(ctx context.Context, name, id string) {
-	_, _ = t.mover.Release(ctx, name, []string{id}) // else it comes by itself
-	t.servers.Kick()
+func (m *Middleware) release(ctx context.Context, name, id string) {
+	_, _ = m.mover.Release(ctx, name, []string{id}) // else it comes by itself
+	m.servers.Kick()
 }

@@ -214,7 +214,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if cfg.MaxDeferrals == 0 {
 		cfg.MaxDeferrals = defaultDeferrals
 	}
-	t := &Middleware{
+	m := &Middleware{
 		cfg:       cfg,
 		client:    asynq.NewClientFromRedisClient(cfg.Redis),
 		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
@@ -222,39 +222,39 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 		log:       cfg.Logger,
 		isFailure: func(err error) bool { return err != nil },
 	}
-	t.serving, t.stop = context.WithCancel(context.Background())
-	if t.observer == nil {
-		t.observer = NoObserver{}
+	m.serving, m.stop = context.WithCancel(context.Background())
+	if m.observer == nil {
+		m.observer = NoObserver{}
 	}
-	if t.log == nil {
-		t.log = slog.New(slog.DiscardHandler)
+	if m.log == nil {
+		m.log = slog.New(slog.DiscardHandler)
 	}
-	t.queues = asynqx.NewQueueStates(cfg.Redis, t.inspector, t.observer.Failed)
-	t.mover = asynqx.NewMover(cfg.Redis, t.observer.Failed)
-	t.dispatcher = dispatch.New(dispatch.Config{
-		Redis: cfg.Redis, Limiter: cfg.Limiter, Mover: t.mover, Queues: t.queues, Servers: &t.servers,
-		Observer: t.observer, Log: t.log, Serving: t.serving, Moves: &t.moves,
-		Hold: t.cfg.Hold, MaxHolds: t.cfg.MaxHolds,
-		Tenant: t.tenant, Retired: t.retired, PolicyChanged: t.join, Alongside: t.sweep,
+	m.queues = asynqx.NewQueueStates(cfg.Redis, m.inspector, m.observer.Failed)
+	m.mover = asynqx.NewMover(cfg.Redis, m.observer.Failed)
+	m.dispatcher = dispatch.New(dispatch.Config{
+		Redis: cfg.Redis, Limiter: cfg.Limiter, Mover: m.mover, Queues: m.queues, Servers: &m.servers,
+		Observer: m.observer, Log: m.log, Serving: m.serving, Moves: &m.moves,
+		Hold: m.cfg.Hold, MaxHolds: m.cfg.MaxHolds,
+		Tenant: m.tenant, Retired: m.retired, PolicyChanged: m.join, Alongside: m.sweep,
 	})
 	planned := backlog.Config{
-		Redis: cfg.Redis, List: cfg.Limiter.Waitlist(), Inspector: t.inspector, Mover: t.mover, Servers: &t.servers,
-		Observer: t.observer, Log: t.log, Serving: t.serving, Read: t.readPending,
+		Redis: cfg.Redis, List: cfg.Limiter.Waitlist(), Inspector: m.inspector, Mover: m.mover, Servers: &m.servers,
+		Observer: m.observer, Log: m.log, Serving: m.serving, Read: m.readPending,
 	}
-	if t.cfg.OnMaxWait != nil {
+	if m.cfg.OnMaxWait != nil {
 		planned.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
-			return t.ours(scope, due.Add(maxWait))
+			return m.ours(scope, due.Add(maxWait))
 		}
 	}
-	t.planner = backlog.New(planned)
-	return t, nil
+	m.planner = backlog.New(planned)
+	return m, nil
 }
 
 // sweep looks after the waiting tasks of the providers that this process dispatches.
-func (t *Middleware) sweep() {
-	sweep.Run(t.serving, sweep.Config{
-		Redis: t.cfg.Redis, Limiter: t.cfg.Limiter, Bounded: t.cfg.OnMaxWait != nil,
-		Providers: t.dispatcher.Dispatched, Gone: t.dispatcher.Ended, Failed: t.observer.Failed,
+func (m *Middleware) sweep() {
+	sweep.Run(m.serving, sweep.Config{
+		Redis: m.cfg.Redis, Limiter: m.cfg.Limiter, Bounded: m.cfg.OnMaxWait != nil,
+		Providers: m.dispatcher.Dispatched, Gone: m.dispatcher.Ended, Failed: m.observer.Failed,
 	})
 }
 
@@ -273,5 +273,5 @@ func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (change
 
 // Stop puts the tasks that wait in handlers back into their queues; from then on no task waits in a
 // handler. Running tasks are not affected. Server.Shutdown calls it. It is final: no limited task
-// starts under t afterwards, on any of its servers.
-func (t *Middleware) Stop() { t.stop() }
+// starts under m afterwards, on any of its servers.
+func (m *Middleware) Stop() { m.stop() }
