@@ -58,10 +58,8 @@ type Config struct {
 	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to
 	// prometheus.DefaultRegisterer.
 	Registerer prometheus.Registerer
-	// NoMetrics registers no metrics, NoUsage records no usage, and NoReload reads the file only once.
-	// NoFollow keeps the limits of the start, whatever changes in Redis: worker limits lists such a
-	// process after each change.
-	NoMetrics, NoUsage, NoReload, NoFollow bool
+	// NoMetrics registers no metrics, and NoUsage records no usage.
+	NoMetrics, NoUsage bool
 	// Events reports thresholds of limits, pauses and cuts by APIs, a process that does not dispatch, and
 	// processes with different limits, while a server runs: what events.New returns. Defaults to none.
 	Events Events
@@ -253,8 +251,8 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 	if l.cfg.OnMaxWait != nil {
 		cfg.OnMaxWait = l.cfg.OnMaxWait
 	}
-	if cfg.FailRefused == nil {
-		cfg.FailRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter).NeverAdmitted
+	if cfg.failRefused == nil {
+		cfg.failRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter).NeverAdmitted
 	}
 	return cfg
 }
@@ -335,7 +333,7 @@ func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	cfg.ErrorHandler = l.logFailures(cfg.ErrorHandler)
 	s := l.Middleware.NewServer(cfg)
 	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
-	if l.cfg.ReloadOn == nil && l.cfg.LimitsFile != "" && !l.cfg.NoReload {
+	if l.cfg.ReloadOn == nil && l.cfg.LimitsFile != "" {
 		s.reload = l.reload
 	}
 	return s
@@ -424,24 +422,14 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	if l.usage != nil {
 		wg.Go(func() { l.usage.Run(ctx) })
 	}
-	if l.cfg.NoFollow {
-		wg.Go(func() { l.source.Announce(ctx) })
-	} else {
-		wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
-	}
+	wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	if l.cfg.Events != nil {
 		wg.Go(func() { l.cfg.Events.Run(ctx, l.rdb, l.Limiter()) })
 	}
 	if l.cfg.Summary >= 0 {
 		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })
 	}
-	if !l.cfg.NoReload {
-		on := l.cfg.ReloadOn
-		if on == nil {
-			on = l.reloads
-		}
-		wg.Go(func() { l.source.Reload(ctx, on) })
-	}
+	wg.Go(func() { l.source.Reload(ctx, cmp.Or(l.cfg.ReloadOn, l.reloads)) })
 	return &wg
 }
 

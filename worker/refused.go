@@ -81,7 +81,7 @@ func (m *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 
 // hopeless reports whether a task that costs too much fails for good.
 func (m *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
-	if fails := m.cfg.FailRefused; fails != nil {
+	if fails := m.cfg.failRefused; fails != nil {
 		return fails(ctx, j.request(), err)
 	}
 	for _, before := range m.cfg.Limiter.EarlierPolicies() {

@@ -274,7 +274,7 @@ func TestHoldersAreBounded(t *testing.T) {
 func TestNeverPasses(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, perHour(3), MiddlewareConfig{
-		FailUnknownTypes: true, FailRefused: func(context.Context, throttle.Request, error) bool { return true },
+		FailUnknownTypes: true, failRefused: func(context.Context, throttle.Request, error) bool { return true },
 	})
 	s.add(queue.Task{ID: "cost", Cost: 4})
 	s.add(queue.Task{ID: "type", Type: "unknown"})

@@ -66,14 +66,6 @@ type MiddlewareConfig struct {
 	// OnMaxWait decides what happens to a task that has waited for longer than its max_wait or that of
 	// a rule: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to WaitOn.
 	OnMaxWait MaxWaitPolicy
-	// FailRefused reports whether a task whose cost is above what a rule can admit fails at once, for
-	// good; why is a *policy.CostError. If it returns false, the task waits until the limits change; if
-	// it is not dispatched, a worker checks it again within a minute. FailRefused is called in the
-	// task's goroutine each time such a task is picked up, with asynq's context. See
-	// policystore.Past.NeverAdmitted. Defaults to failing tasks whose cost no policy of this process
-	// has ever admitted. Tasks whose scope meets no rule are not its matter: the policy's Unmatched
-	// decides whether they wait, fail or run.
-	FailRefused func(ctx context.Context, task throttle.Request, why error) bool
 	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to
 	// false: an unknown type is a failure like any other and is retried, so that old workers lose no
 	// tasks of new types during a rollout.
@@ -96,6 +88,10 @@ type MiddlewareConfig struct {
 	Usage Usage
 	// Logger receives the log. Defaults to none.
 	Logger *slog.Logger
+
+	// failRefused reports whether a task whose cost is above what a rule can admit fails at once, for good; why is a
+	// *policy.CostError. Otherwise it waits until the limits change. Nil: if no policy of this process has ever admitted it.
+	failRefused func(ctx context.Context, task throttle.Request, why error) bool
 }
 
 // Usage records what tasks spend, and how their runs end. Its methods are called in the tasks' goroutines

@@ -251,9 +251,8 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	l.says(0, "set payments account limit=101", "\n  no running process follows these limits; 1 asynq server not known to follow: "+host+" (pid "+strconv.Itoa(os.Getpid())+")\n")
 
 	// Two workers, a program that follows, and one that does not.
-	for _, app := range []string{"mail", "mail", "billing"} {
-		config := worker.Config{App: app, NoFollow: app == "billing", NoMetrics: true, Logger: slog.New(slog.DiscardHandler)}
-		limits, err := worker.New(rdb, config)
+	for range 2 {
+		limits, err := worker.New(rdb, worker.Config{App: "mail", NoMetrics: true, Logger: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		server := limits.NewServer(asynq.Config{Concurrency: 1})
 		must(t, server.Start(asynq.NewServeMux()))
@@ -267,6 +266,9 @@ func TestChangeSaysWhereItIsInForce(t *testing.T) {
 	var web sync.WaitGroup
 	web.Go(func() {
 		policystore.Follow(ctx, policystore.New(rdb, policystore.Config{}), limiter, policystore.FollowConfig{App: "web"})
+	})
+	web.Go(func() {
+		policystore.Announce(ctx, policystore.New(rdb, policystore.Config{}), policystore.Process{App: "billing"})
 	})
 	defer web.Wait()
 	defer cancel()

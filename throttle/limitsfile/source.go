@@ -325,15 +325,6 @@ func (l *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 	beside.Wait()
 }
 
-// Announce registers, until ctx ends, that this process has its file, and keeps the limits that it
-// began with. It is for a process that does not Follow.
-func (l *Source) Announce(ctx context.Context) {
-	var beside sync.WaitGroup
-	beside.Go(func() { l.hold(ctx) })
-	policystore.Announce(ctx, l.store, l.self)
-	beside.Wait()
-}
-
 // inForce notes whether the file of this process counts, and logs when it no longer does.
 func (l *Source) inForce(ctx context.Context, v policystore.Version) {
 	l.mu.Lock()

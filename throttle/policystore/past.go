@@ -29,7 +29,7 @@ func NewPast(store *Store, limiter *throttle.Limiter) *Past {
 }
 
 // NeverAdmitted reports whether a task that costs too much now, which why says as a *policy.CostError,
-// was admitted by none of the past limits. It fits worker.MiddlewareConfig.FailRefused.
+// was admitted by none of the past limits.
 //
 // It returns false for any other why, and while the store does not answer, so that no task is lost.
 // Costs at most one round trip each 400 ms, and a few more after each change: the kept versions are
