@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -212,31 +213,15 @@ func (w *webhook) why(err error) string {
 	case errors.Is(err, context.Canceled):
 		return "the process stopped"
 	}
-	cause := innermost(err)
-	if cause == nil {
-		return "no answer"
+	// These name a host and never a path.
+	if cause, is := errors.AsType[*net.OpError](err); is {
+		return cause.Error()
 	}
-	return strings.ReplaceAll(cause.Error(), w.cfg.Secret, "[redacted]")
-}
-
-// innermost returns the first cause of an error that wraps none, nil if err wraps none itself: its text may have the
-// URL's path.
-func innermost(err error) (cause error) {
-	for {
-		switch e := err.(type) { //nolint:errorlint // it looks at each error of the chain
-		case interface{ Unwrap() error }:
-			err = e.Unwrap()
-		case interface{ Unwrap() []error }:
-			if len(e.Unwrap()) == 0 {
-				return cause
-			}
-			err = e.Unwrap()[0]
-		default:
-			return cause
-		}
-		if err == nil {
-			return cause
-		}
-		cause = err
+	if cause, is := errors.AsType[*net.DNSError](err); is {
+		return cause.Error()
 	}
+	if cause, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		return cause.Error()
+	}
+	return "no answer"
 }
