@@ -53,7 +53,7 @@ func (m *Middleware) handler(next asynq.Handler) asynq.Handler {
 		case err == nil:
 			return m.denied(ctx, j, d)
 		}
-		return m.undecided(ctx, j, d, err)
+		return m.notDecided(ctx, j, d, err)
 	})
 }
 
@@ -189,20 +189,20 @@ func (m *Middleware) whileServing(ctx context.Context) (context.Context, context
 	return ctx, func() { detach(); cancel() }
 }
 
-// undecided handles a task without a decision, or whose wait for its start was interrupted.
-func (m *Middleware) undecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
+// notDecided handles a task without a decision, or whose wait for its start was interrupted.
+func (m *Middleware) notDecided(ctx context.Context, j *job, d throttle.Decision, err error) error {
 	if ctx.Err() != nil {
 		return m.cutOff(ctx, j)
 	}
-	if m.cfg.OnMaxWait != nil && !j.carriesDue() {
-		j.since = m.sinceKept(ctx, j) // the wait goes on: to be put back does not start it anew
+	if m.cfg.OnMaxWait != nil && !j.headerHasDue() {
+		j.since = m.loadWait(ctx, j) // the wait goes on: to be put back does not start it anew
 	}
 	switch {
 	case errors.Is(err, throttle.ErrUnavailable):
 		m.observer.Failed("decide")
 		return m.wait(ctx, j, "", time.Now().Add(outagePause))
 	case m.served(ctx).Err() != nil:
-		return m.wait(ctx, j, "", m.heeding(j, m.back(ctx, j, d)))
+		return m.wait(ctx, j, "", m.byMaxWait(j, m.back(ctx, j, d)))
 	}
 	if put, with := m.refused(ctx, j, err); put {
 		return with
@@ -240,7 +240,7 @@ func (m *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) er
 	}
 	wait, by := earliest(d)
 	deadline := m.deadline(ctx, j, wait)
-	if ended, with := m.impatient(ctx, j, d, deadline); ended {
+	if ended, with := m.endExpired(ctx, j, d, deadline); ended {
 		return with
 	}
 	if !deadline.IsZero() {
@@ -268,17 +268,17 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 func (m *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) error {
 	j.queued = true
 	if d.Handed || d.HadTurn {
-		return m.wait(ctx, j, "", m.heeding(j, m.back(ctx, j, d)))
+		return m.wait(ctx, j, "", m.byMaxWait(j, m.back(ctx, j, d)))
 	}
 	joined, err := m.cfg.Limiter.Waitlist().Join(ctx, []waitlist.Waiter{j.waiter()})
 	if err == nil {
 		err = joined[0].Err
 	}
 	if err != nil {
-		return m.undecided(ctx, j, d, err)
+		return m.notDecided(ctx, j, d, err)
 	}
 	j.ahead, j.expected = joined[0].Ahead, joined[0].Expected
-	at := m.heeding(j, time.Now().Add(waitlist.SafetyNet(j.expected)))
+	at := m.byMaxWait(j, time.Now().Add(waitlist.SafetyNet(j.expected)))
 	if j.crowded {
 		j.why = fmt.Sprintf("scope %q: other tasks of its tenant have half of the slots", j.scope)
 		return m.wait(ctx, j, "", at)
@@ -339,7 +339,7 @@ func (m *Middleware) wait(ctx context.Context, j *job, rule string, at time.Time
 	}
 	m.observer.Rescheduled(j.queue, time.Until(at))
 	limited := newLimited(j, rule, at)
-	m.keepWait(ctx, j, at)
+	m.saveWait(ctx, j, at)
 	m.checkWhenBack(ctx, j)
 	if !j.own {
 		if err := asynqx.ExtendLocks(ctx, m.cfg.Redis, []asynqx.Lock{j.lock()}, []time.Time{at}); err != nil {

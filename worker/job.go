@@ -121,7 +121,7 @@ func (m *Middleware) readPending(name string, info *asynq.TaskInfo) (task backlo
 		return backlog.Task{}, false
 	}
 	task = backlog.Task{Waiter: j.waiter(), Own: j.own, Lock: j.lock(), MaxWait: j.maxWait}
-	if j.carriesDue() {
+	if j.headerHasDue() {
 		task.Due = j.due
 	}
 	return task, true

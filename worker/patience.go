@@ -141,42 +141,42 @@ func (m *Middleware) leaveResult(j *job, w Expired) {
 	}
 }
 
-// impatient ends a denied task that has waited too long, if its OnMaxWait decides so. A deadline
+// endExpired ends a denied task that has waited too long, if its OnMaxWait decides so. A deadline
 // before the end of the max wait takes precedence.
-func (m *Middleware) impatient(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
+func (m *Middleware) endExpired(ctx context.Context, j *job, d throttle.Decision, deadline time.Time) (ended bool, with error) {
 	w, over := m.waited(ctx, j, d)
-	if !over || !deadline.IsZero() && deadline.Before(m.ours(j.scope, j.since.Add(w.MaxWait))) {
+	if !over || !deadline.IsZero() && deadline.Before(m.toLocal(j.scope, j.since.Add(w.MaxWait))) {
 		return false, nil
 	}
-	verdict := m.judge(ctx, w)
-	if verdict.end == nil {
+	action := m.decideExpired(ctx, w)
+	if action.end == nil {
 		return false, nil
 	}
-	if ended, with = verdict.end(ctx, m, j, w); ended {
-		m.observer.MaxWaitExceeded(j.queue, verdict.became, w.Waited)
+	if ended, with = action.end(ctx, m, j, w); ended {
+		m.observer.MaxWaitExceeded(j.queue, action.became, w.Waited)
 	}
 	// A task that is retried, deferred or re-enqueued keeps its place.
-	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || verdict.became == becameMoved) {
+	if ended && (with == nil || errors.Is(with, asynq.SkipRetry) || action.became == becameMoved) {
 		m.dispatcher.Ended(j.ref())
 	}
 	return ended, with
 }
 
-// tired ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait
+// endDeferred ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait
 // decides so.
-func (m *Middleware) tired(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
+func (m *Middleware) endDeferred(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
-	return m.impatient(ctx, j, d, time.Time{})
+	return m.endExpired(ctx, j, d, time.Time{})
 }
 
-// judge calls the user's function, which must not end the process.
-func (m *Middleware) judge(ctx context.Context, w Expired) (verdict Action) {
+// decideExpired calls the user's function, which must not end the process.
+func (m *Middleware) decideExpired(ctx context.Context, w Expired) (action Action) {
 	defer func() {
 		if x := recover(); x != nil {
 			m.observer.Failed("patience")
 			m.log.ErrorContext(ctx, "Config.OnMaxWait panicked; the task keeps waiting", "queue", w.Queue, "task_id", w.ID,
 				"panic", fmt.Sprint(x), "stack", redishealth.Stack(string(debug.Stack())))
-			verdict = Action{}
+			action = Action{}
 		}
 	}()
 	return m.cfg.OnMaxWait(ctx, w)
@@ -259,14 +259,14 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	return wait, by
 }
 
-// heeding returns at, or the end of the task's max wait if that is earlier and still to come: asynq
+// byMaxWait returns at, or the end of the task's max wait if that is earlier and still to come: asynq
 // then brings the task back even if it is not dispatched.
-func (m *Middleware) heeding(j *job, at time.Time) time.Time {
+func (m *Middleware) byMaxWait(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
 	}
 	for _, most := range j.bounds {
-		if ends := m.ours(j.scope, j.since.Add(most)); ends.Before(at) && ends.After(time.Now()) {
+		if ends := m.toLocal(j.scope, j.since.Add(most)); ends.Before(at) && ends.After(time.Now()) {
 			at = ends
 		}
 	}
@@ -277,10 +277,10 @@ func (m *Middleware) heeding(j *job, at time.Time) time.Time {
 // time. For any other it is when it was first limited, or deferred by its API, since its last real
 // failure.
 func (m *Middleware) since(ctx context.Context, j *job) time.Time {
-	if j.carriesDue() {
+	if j.headerHasDue() {
 		return j.due
 	}
-	if at := m.sinceKept(ctx, j); !at.IsZero() {
+	if at := m.loadWait(ctx, j); !at.IsZero() {
 		return at
 	}
 	return m.now(j.scope)
@@ -290,10 +290,10 @@ func (m *Middleware) since(ctx context.Context, j *job) time.Time {
 // wait.
 func (m *Middleware) now(scope string) time.Time { return m.cfg.Limiter.ServerNow(scope) }
 
-// ours converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
+// toLocal converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
 // to a second.
-func (m *Middleware) ours(scope string, at time.Time) time.Time {
+func (m *Middleware) toLocal(scope string, at time.Time) time.Time {
 	return time.Now().Add(at.Sub(m.now(scope)) - clockLate)
 }
 
-func (j *job) carriesDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }
+func (j *job) headerHasDue() bool { return j.own && j.retried == 0 && !j.due.IsZero() }

@@ -299,7 +299,7 @@ func TestMoveAgain(t *testing.T) {
 
 // waitsSince is when a task began to wait that has so many retries left, the zero time where nothing is kept of it.
 func (s *system) waitsSince(id string, retries int) time.Time {
-	return s.throttle.sinceKept(s.t.Context(), &job{queue: "default", id: id, allowed: retries})
+	return s.throttle.loadWait(s.t.Context(), &job{queue: "default", id: id, allowed: retries})
 }
 
 // "Being put back does not begin the wait anew", nor does another worker: the moment is kept beside

@@ -59,17 +59,17 @@ func (m *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 		pause = appPause
 		m.dispatcher.Ended(j.ref()) // else it would be dispatched here again and again
 	case why == "unmatched" && m.cfg.Limiter.Policy().Unmatched() == policy.UnmatchedFail:
-		if m.stands(ctx, j) {
+		if m.hasPlace(ctx, j) {
 			m.dispatcher.Ended(j.ref())
 		}
 		return false, nil
-	case why == "cost" && m.hopeless(ctx, j, err) && !m.stands(ctx, j): // else it could pass when it got its place
+	case why == "cost" && m.neverAdmitted(ctx, j, err) && !m.hasPlace(ctx, j): // else it could pass when it got its place
 		return false, nil
 	}
-	if ended, with := m.impatient(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
+	if ended, with := m.endExpired(ctx, j, throttle.Decision{Binding: -1}, j.deadline); ended {
 		return true, with
 	}
-	at := m.heeding(j, m.returns.next(time.Now(), pause))
+	at := m.byMaxWait(j, m.returns.next(time.Now(), pause))
 	if !j.deadline.IsZero() && at.After(j.deadline) {
 		at = j.deadline
 	}
@@ -79,8 +79,8 @@ func (m *Middleware) refused(ctx context.Context, j *job, err error) (ended bool
 	return true, m.wait(ctx, j, "", at)
 }
 
-// hopeless reports whether a task that costs too much fails for good.
-func (m *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
+// neverAdmitted reports whether a task that costs too much fails for good.
+func (m *Middleware) neverAdmitted(ctx context.Context, j *job, err error) bool {
 	if fails := m.cfg.failRefused; fails != nil {
 		return fails(ctx, j.request(), err)
 	}
@@ -92,15 +92,15 @@ func (m *Middleware) hopeless(ctx context.Context, j *job, err error) bool {
 	return true
 }
 
-// stands reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
+// hasPlace reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
 // cannot be read.
-func (m *Middleware) stands(ctx context.Context, j *job) bool {
+func (m *Middleware) hasPlace(ctx context.Context, j *job) bool {
 	if j.scope == "" {
 		return false
 	}
 	queued, granted, err := m.cfg.Limiter.Waitlist().Standing(ctx, j.ref())
 	if err != nil {
-		m.observer.Failed("overtaken")
+		m.observer.Failed("place")
 	}
 	return err != nil || queued || granted
 }

@@ -65,7 +65,7 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		outcome = "deferred"
 		claim()
 		m.settleRefused(asynqs, j, d.Grant)
-		if ended, with := m.tired(asynqs, j, d, wait); ended {
+		if ended, with := m.endDeferred(asynqs, j, d, wait); ended {
 			return with
 		}
 		if m.mayDefer(asynqs, j) {

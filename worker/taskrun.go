@@ -130,7 +130,7 @@ func (r *taskRun) report(ctx context.Context, hint upstream.Hint) {
 	hint.Sent = r.began
 	out, err := r.m.cfg.Limiter.Report(ctx, r.job.scope, hint)
 	if err != nil {
-		r.m.observer.Failed("heed")
+		r.m.observer.Failed("report")
 		return
 	}
 	r.mu.Lock()

@@ -32,11 +32,11 @@ func waitKey(j *job) string {
 	return "hw:wait:{" + j.queue + "}:" + strconv.Itoa(j.retriesLeft()) + ":" + j.id
 }
 
-// keepWait stores, until the task comes again, when its wait began, in µs since 1970 (0 if the task
+// saveWait stores, until the task comes again, when its wait began, in µs since 1970 (0 if the task
 // carries that itself), and how often its API has deferred it.
-func (m *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
+func (m *Middleware) saveWait(ctx context.Context, j *job, at time.Time) {
 	since, stays := int64(0), waitStays
-	if !j.since.IsZero() && !j.carriesDue() {
+	if !j.since.IsZero() && !j.headerHasDue() {
 		since = j.since.UnixMicro()
 	}
 	if j.deferrals > 0 {
@@ -50,9 +50,9 @@ func (m *Middleware) keepWait(ctx context.Context, j *job, at time.Time) {
 	}
 }
 
-// sinceKept reads the stored state of the wait. It returns when the wait began, the zero time if that
+// loadWait reads the stored state of the wait. It returns when the wait began, the zero time if that
 // is unknown, and records the deferrals in the job.
-func (m *Middleware) sinceKept(ctx context.Context, j *job) time.Time {
+func (m *Middleware) loadWait(ctx context.Context, j *job) time.Time {
 	var kept *redis.StringCmd
 	err := redisread.FromMaster(ctx, m.cfg.Redis, func(pipe redis.Pipeliner) error {
 		kept = pipe.Get(ctx, waitKey(j))
@@ -81,7 +81,7 @@ func (m *Middleware) mayDefer(ctx context.Context, j *job) bool {
 		return true
 	}
 	if j.deferrals == 0 {
-		_ = m.sinceKept(ctx, j)
+		_ = m.loadWait(ctx, j)
 	}
 	j.deferrals++
 	return j.deferrals <= m.cfg.MaxDeferrals

@@ -239,7 +239,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	}
 	if m.cfg.OnMaxWait != nil {
 		planned.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
-			return m.ours(scope, due.Add(maxWait))
+			return m.toLocal(scope, due.Add(maxWait))
 		}
 	}
 	m.planner = backlog.New(planned)

@@ -33,7 +33,7 @@ type wait struct {
 // waits are the tasks that this process has last denied, oldest first.
 type waits struct {
 	mu    sync.Mutex
-	of    map[waitKey]*list.Element
+	byKey map[waitKey]*list.Element
 	order list.List
 }
 
@@ -57,11 +57,11 @@ func (w *waits) keep(p worker.Pickup, now wait) {
 	if earlier, known := w.remove(key, p.At); known && earlier.began.Before(now.began) {
 		now.began = earlier.began
 	}
-	if w.of == nil {
-		w.of = map[waitKey]*list.Element{}
+	if w.byKey == nil {
+		w.byKey = map[waitKey]*list.Element{}
 	}
-	w.of[key] = w.order.PushBack(kept{key, now})
-	if oldest := w.order.Front(); len(w.of) > maxWaits {
+	w.byKey[key] = w.order.PushBack(kept{key, now})
+	if oldest := w.order.Front(); len(w.byKey) > maxWaits {
 		w.remove(oldest.Value.(kept).key, p.At)
 	}
 }
@@ -74,11 +74,11 @@ func (w *waits) take(p worker.Pickup, now time.Time) (wait, bool) {
 }
 
 func (w *waits) remove(key waitKey, now time.Time) (wait, bool) {
-	one, known := w.of[key]
+	element, known := w.byKey[key]
 	if !known {
 		return wait{}, false
 	}
-	delete(w.of, key)
-	its := w.order.Remove(one).(kept).wait
-	return its, now.Before(its.until.Add(overdue))
+	delete(w.byKey, key)
+	earlier := w.order.Remove(element).(kept).wait
+	return earlier, now.Before(earlier.until.Add(overdue))
 }

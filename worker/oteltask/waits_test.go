@@ -32,8 +32,8 @@ func TestWaitsAreBounded(t *testing.T) {
 	for i := range maxWaits + 5 {
 		w.keep(pickup(fmt.Sprint(i), nil, throttle.Decision{}), wait{began: began, until: began.Add(time.Minute)})
 	}
-	if len(w.of) != maxWaits || w.order.Len() != maxWaits {
-		t.Errorf("%d, %d in order", len(w.of), w.order.Len())
+	if len(w.byKey) != maxWaits || w.order.Len() != maxWaits {
+		t.Errorf("%d, %d in order", len(w.byKey), w.order.Len())
 	}
 	if _, known := w.take(pickup("4", nil, throttle.Decision{}), began); known {
 		t.Error("the oldest is remembered")

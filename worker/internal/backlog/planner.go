@@ -74,13 +74,13 @@ type queue struct {
 	types  map[string]bool // of tasks that had to go back: others may have no handler here
 	busy   bool            // it is being planned
 	rested time.Time       // when it may be planned again
-	told   bool            // that it cannot be planned
+	warned bool            // that it cannot be planned
 }
 
 const (
 	// planAfter is how many tasks of a queue, put back within lately, make a backlog.
 	planAfter, lately = 4, 50 * time.Millisecond
-	// planRest is how long a queue is left alone after a pass, and planFault after a failed one.
+	// planRest is how long a queue is left alone after a pass, and planFault after a failed task.
 	planRest, planFault = 100 * time.Millisecond, 5 * time.Second
 	// planClaim is when asynq brings back what a process that died has taken out of pending.
 	planClaim = 5 * time.Second
@@ -118,7 +118,7 @@ func (p *Planner) PutBack(name, kind string) {
 // Config.Serving has ended.
 func (p *Planner) Wait() {
 	p.mu.Lock()
-	p.mu.Unlock() //nolint:staticcheck // whoever had it has begun its pass, and nobody does any more
+	p.mu.Unlock() //nolint:staticcheck // a PutBack that held it has begun its pass, and no other begins any more
 	ended := make(chan struct{})
 	go func() { p.passes.Wait(); close(ended) }()
 	timer := time.NewTimer(planClaim)
@@ -137,7 +137,7 @@ var errPanicked = errors.New("it panicked")
 func (p *Planner) run(name string, b *queue) {
 	err := errPanicked
 	defer func() {
-		if x := recover(); x != nil && !b.told {
+		if x := recover(); x != nil && !b.warned {
 			p.cfg.Log.Error("backlog planner panicked", "queue", name, "panic", fmt.Sprint(x), "stack", string(debug.Stack()))
 		}
 		rest := planRest
@@ -147,14 +147,14 @@ func (p *Planner) run(name string, b *queue) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		b.busy, b.told, b.rested = false, err != nil, time.Now().Add(rest)
+		b.busy, b.warned, b.rested = false, err != nil, time.Now().Add(rest)
 	}()
 	for more := true; more; {
 		if more, err = p.page(p.cfg.Serving, name, b); err != nil {
 			break
 		}
 	}
-	if err != nil && !b.told && !p.stopped() {
+	if err != nil && !b.warned && !p.stopped() {
 		p.cfg.Log.Warn("cannot plan a backlog; each task is picked up once to wait for its turn", "queue", name, "error", err)
 	}
 }
@@ -172,11 +172,11 @@ func (p *Planner) page(ctx context.Context, name string, b *queue) (more bool, e
 	if placed, failed := p.join(ctx, tasks, err); failed != nil {
 		back, err = tasks, failed // any of them may have been claimed, or have a place
 	} else {
-		for i, one := range tasks {
-			if at, is := p.net(one, placed[i]); is {
-				waits, until = append(waits, one), append(until, at)
+		for i, task := range tasks {
+			if at, is := p.net(task, placed[i]); is {
+				waits, until = append(waits, task), append(until, at)
 			} else {
-				back = append(back, one)
+				back = append(back, task)
 			}
 		}
 	}
@@ -193,8 +193,8 @@ func (p *Planner) read(name string, infos []*asynq.TaskInfo, b *queue) (tasks []
 		if !known || info.ID == "" || info.Group != "" || !info.Deadline.IsZero() {
 			continue
 		}
-		if one, waits := p.cfg.Read(name, info); waits {
-			tasks = append(tasks, one)
+		if task, waits := p.cfg.Read(name, info); waits {
+			tasks = append(tasks, task)
 		}
 	}
 	return tasks
@@ -219,8 +219,8 @@ func (p *Planner) claim(ctx context.Context, name string, tasks []Task) (claimed
 }
 
 func taskIDs(tasks []Task) (ids []string) {
-	for _, one := range tasks {
-		ids = append(ids, one.Waiter.ID)
+	for _, task := range tasks {
+		ids = append(ids, task.Waiter.ID)
 	}
 	return ids
 }
@@ -230,27 +230,27 @@ func (p *Planner) join(ctx context.Context, tasks []Task, err error) ([]waitlist
 		return nil, err
 	}
 	waiters := make([]waitlist.Waiter, len(tasks))
-	for i, one := range tasks {
-		waiters[i] = one.Waiter
+	for i, task := range tasks {
+		waiters[i] = task.Waiter
 	}
 	return p.cfg.List.Join(ctx, waiters)
 }
 
 // net returns until when asynq keeps a task that was given a place, and whether it may wait. A task whose wait is bounded may not if
 // the wait is over, or its beginning is unknown: that is decided when it is picked up.
-func (p *Planner) net(one Task, at waitlist.Joined) (until time.Time, waits bool) {
+func (p *Planner) net(task Task, at waitlist.Joined) (until time.Time, waits bool) {
 	if at.Err != nil || at.Free {
 		return until, false
 	}
 	until = time.Now().Add(waitlist.SafetyNet(at.Expected))
-	for _, most := range []time.Duration{one.MaxWait, at.MaxWait} {
+	for _, most := range []time.Duration{task.MaxWait, at.MaxWait} {
 		if p.cfg.Expires == nil || most == 0 {
 			continue
 		}
-		if one.Due.IsZero() {
+		if task.Due.IsZero() {
 			return until, false
 		}
-		ends := p.cfg.Expires(one.Waiter.Scope, one.Due, most)
+		ends := p.cfg.Expires(task.Waiter.Scope, task.Due, most)
 		if !ends.After(time.Now()) {
 			return until, false
 		}
@@ -277,17 +277,17 @@ func (p *Planner) keep(ctx context.Context, name string, tasks []Task, until []t
 		return nil
 	}
 	var foreign []asynqx.Lock // which asynq would let run out
-	var its []time.Time
+	var ends []time.Time
 	nets := make([]redis.Z, len(tasks))
-	for i, one := range tasks {
-		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: one.Waiter.ID}
+	for i, task := range tasks {
+		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: task.Waiter.ID}
 		p.cfg.Observer.Rescheduled(name, time.Until(until[i]))
-		if !one.Own {
-			foreign, its = append(foreign, one.Lock), append(its, until[i])
+		if !task.Own {
+			foreign, ends = append(foreign, task.Lock), append(ends, until[i])
 		}
 	}
 	err := p.cfg.Redis.ZAddXX(ctx, asynqx.QueuePrefix(name)+"scheduled", nets...).Err()
-	if err := asynqx.ExtendLocks(ctx, p.cfg.Redis, foreign, its); err != nil {
+	if err := asynqx.ExtendLocks(ctx, p.cfg.Redis, foreign, ends); err != nil {
 		p.cfg.Observer.Failed("lock")
 	}
 	return err

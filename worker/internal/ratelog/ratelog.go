@@ -29,9 +29,9 @@ type repeated struct {
 func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	one := r.last[line]
+	known := r.last[line]
 	switch {
-	case one == nil:
+	case known == nil:
 		if len(r.last) >= mostRepeats {
 			clear(r.last)
 		}
@@ -40,11 +40,11 @@ func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
 		}
 		r.last[line] = &repeated{at: now}
 		return 0, true
-	case now.Sub(one.at) < repeatAgain:
-		one.more++
+	case now.Sub(known.at) < repeatAgain:
+		known.more++
 		return 0, false
 	}
-	more = one.more
-	one.at, one.more = now, 0
+	more = known.more
+	known.at, known.more = now, 0
 	return more, true
 }

@@ -1,5 +1,5 @@
 // Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks
-// that no longer wait in asynq, since somebody has deleted or archived them, lose their places. Tasks that asynq would bring by itself
+// that no longer wait in asynq, since they were deleted or archived, lose their places. Tasks that asynq would bring by itself
 // before long, since all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor
 // is any task while this process does not get to dispatch the provider.
 //
@@ -82,8 +82,8 @@ func Run(ctx context.Context, cfg Config) {
 			}
 		}
 		all = now
-		for provider, one := range all {
-			if err := one.part(ctx, provider); err != nil && ctx.Err() == nil {
+		for provider, sw := range all {
+			if err := sw.part(ctx, provider); err != nil && ctx.Err() == nil {
 				cfg.Failed("sweep")
 			}
 		}
@@ -123,8 +123,8 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 	for _, ref := range tasks {
 		queues[ref.Queue] = append(queues[ref.Queue], ref)
 	}
-	for name, its := range queues {
-		err = errors.Join(err, s.lookAfter(ctx, name, its))
+	for name, refs := range queues {
+		err = errors.Join(err, s.lookAfter(ctx, name, refs))
 	}
 	if !s.tasks.AtStart() {
 		return err
@@ -178,8 +178,8 @@ func (s *swept) bounded(scope string) bool {
 	if !s.Bounded {
 		return false
 	}
-	its, _ := policy.ParseScope(scope)
-	rules, _ := s.Limiter.Policy().Match(its)
+	parsed, _ := policy.ParseScope(scope)
+	rules, _ := s.Limiter.Policy().Match(parsed)
 	return slices.ContainsFunc(rules, func(b policy.MatchedRule) bool { return b.Rule.MaxWait > 0 })
 }
 
@@ -199,14 +199,14 @@ func (s *swept) putOff(ctx context.Context, name string, tasks []waitlist.Ref) e
 	var off []redis.Z
 	var locks []asynqx.Lock
 	var until []time.Time
-	for i, its := range read {
-		message, _ := its.Val()[0].(string)
+	for i, cmd := range read {
+		message, _ := cmd.Val()[0].(string)
 		if message == "" || strings.Contains(message, queue.HeaderDeadline) || s.Bounded && strings.Contains(message, queue.HeaderMaxWait) {
 			continue
 		}
 		at := time.Now().Add(putOff + rand.N(putOffMost-putOff))
 		off = append(off, redis.Z{Score: float64(asynqx.SecondAtOrAfter(at)), Member: tasks[i].ID})
-		if key, _ := its.Val()[1].(string); key != "" {
+		if key, _ := cmd.Val()[1].(string); key != "" {
 			locks, until = append(locks, asynqx.Lock{Key: key, ID: tasks[i].ID}), append(until, at)
 		}
 	}

@@ -30,12 +30,12 @@ type Watchdog struct {
 
 // Pulse is the progress of one loop.
 type Pulse struct {
-	of       *Watchdog
+	w        *Watchdog
 	provider string
 	last     time.Time // when it completed a call, or began
 	due      time.Time // when the next one is due
 	fault    error     // of the calls since
-	told     bool      // it was reported as overdue
+	reported bool      // it was reported as overdue
 }
 
 const (
@@ -47,7 +47,7 @@ const (
 
 // Begins adds the loop of a provider before its first call.
 func (w *Watchdog) Begins(provider string) *Pulse {
-	p := &Pulse{of: w, provider: provider, last: time.Now(), due: time.Now()}
+	p := &Pulse{w: w, provider: provider, last: time.Now(), due: time.Now()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pulses == nil {
@@ -60,16 +60,16 @@ func (w *Watchdog) Begins(provider string) *Pulse {
 
 // Beats records a call, and the time until the next one.
 func (p *Pulse) Beats(wait time.Duration) {
-	w, now := p.of, time.Now()
+	w, now := p.w, time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	after, was := now.Sub(p.last), p.told
-	p.last, p.due, p.fault, p.told = now, now.Add(wait), nil, false
+	after, was := now.Sub(p.last), p.reported
+	p.last, p.due, p.fault, p.reported = now, now.Add(wait), nil, false
 	w.Observe(p.provider, wait)
 	if was {
 		w.back++
 	}
-	if was && !slices.ContainsFunc(slices.Collect(maps.Keys(w.pulses)), func(other *Pulse) bool { return other.told }) {
+	if was && !slices.ContainsFunc(slices.Collect(maps.Keys(w.pulses)), func(other *Pulse) bool { return other.reported }) {
 		w.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", after, "more", w.back-1)
 		w.back = 0
 	}
@@ -77,25 +77,25 @@ func (p *Pulse) Beats(wait time.Duration) {
 
 // Rests records that the next call is due later, since it could do nothing now.
 func (p *Pulse) Rests(wait time.Duration) {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
 	p.due = time.Now().Add(wait)
-	p.of.Observe(p.provider, wait)
+	p.w.Observe(p.provider, wait)
 }
 
 // Failed records a call that failed.
 func (p *Pulse) Failed(err error) {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
 	p.fault = err
 }
 
 // Ends removes a loop: no task waits, or the process stops.
 func (p *Pulse) Ends() {
-	p.of.mu.Lock()
-	defer p.of.mu.Unlock()
-	delete(p.of.pulses, p)
-	p.of.Observe(p.provider, -1)
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	delete(p.w.pulses, p)
+	p.w.Observe(p.provider, -1)
 }
 
 // Works reports whether a provider's loop is not overdue.
@@ -135,7 +135,7 @@ func (w *Watchdog) late(now time.Time, away bool) (about []any) {
 	isDue := false
 	for p := range w.pulses {
 		unanswered := asynqx.MayPass(p.fault)
-		if p.told || away != (unanswered || p.fault == nil) {
+		if p.reported || away != (unanswered || p.fault == nil) {
 			continue
 		}
 		if isLate := now.Sub(p.last) > overdue && now.Sub(p.due) > overdue; isLate || unanswered {
@@ -146,7 +146,7 @@ func (w *Watchdog) late(now time.Time, away bool) (about []any) {
 		return nil
 	}
 	for _, p := range newly {
-		p.told = true
+		p.reported = true
 	}
 	first := slices.MinFunc(newly, func(a, b *Pulse) int { return cmp.Compare(a.provider, b.provider) })
 	about = []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
