@@ -23,11 +23,11 @@ type Expired struct {
 	// ID and Queue are asynq's. Scope is what the task spends from.
 	ID, Queue, Scope string
 	// Rule is the rule that the task waits for, and RuleScope the level at which it counts. Both are
-	// empty if changed limits can never admit the task, and if Told is set. Rule is policy.PausedRule
+	// empty if changed limits can never admit the task, and if ByAPI is set. Rule is policy.PausedRule
 	// if that level is paused.
 	Rule, RuleScope string
-	// Told is true if the task waits because its API asked not to be called; see ReportResponse.
-	Told bool
+	// ByAPI is true if the task waits because its API asked not to be called; see ReportResponse.
+	ByAPI bool
 	// Waited is how long the task has waited since it was due, MaxWait the max wait that has passed.
 	// Waited is below MaxWait if the rules cannot admit the task in time.
 	Waited, MaxWait time.Duration
@@ -42,7 +42,7 @@ func (w Expired) String() string {
 	}
 	what := " for limits that can never admit it, of " + w.Scope
 	switch {
-	case w.Told:
+	case w.ByAPI:
 		what = ", since the API of " + w.Scope + " says to stay away"
 	case w.Rule == "":
 	case w.Rule == policy.PausedRule:
@@ -197,7 +197,7 @@ func (m *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w
 	binding, _ := d.BindingRule()
 	w = Expired{
 		Task: j.task, ID: j.id, Queue: j.queue, Scope: j.scope,
-		Rule: binding.Rule, RuleScope: binding.Scope, Told: d.Paused, Waited: max(0, m.now(j.scope).Sub(j.since)),
+		Rule: binding.Rule, RuleScope: binding.Scope, ByAPI: d.Paused, Waited: max(0, m.now(j.scope).Sub(j.since)),
 	}
 	least, _ := earliest(d)
 	ended := func(most, more time.Duration) bool {

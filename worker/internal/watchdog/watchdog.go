@@ -4,6 +4,7 @@ package watchdog
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -110,8 +111,8 @@ func (w *Watchdog) Works(provider string) bool {
 	return false
 }
 
-// Check logs a line for the loops that are newly overdue: one for those that Redis does not answer, which mends itself, and one for
-// the others.
+// Check logs one line for the loops that are newly overdue: a warning if Redis does not answer, which mends itself, and an error
+// otherwise. If Redis has left one loop without an answer for so long, others will be overdue in a moment, and are in the same line.
 func (w *Watchdog) Check() {
 	now, asked := time.Now(), w.asked.Load()
 	if now.UnixNano()-asked < int64(checkEach) || !w.asked.CompareAndSwap(asked, now.UnixNano()) || w.Stopped() {
@@ -119,39 +120,29 @@ func (w *Watchdog) Check() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	const text = "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time"
-	if away := w.late(now, true); away != nil {
-		w.Log.Warn(text, away...)
-	}
-	if stuck := w.late(now, false); stuck != nil {
-		w.Log.Error(text, stuck...)
-	}
-}
-
-// late returns what to log of loops that are newly overdue, nil if there are none: with away of those that Redis does not answer. If
-// one of these has had no answer for so long, others will be overdue in a moment. w.mu is held.
-func (w *Watchdog) late(now time.Time, away bool) (about []any) {
 	var newly []*Pulse
-	isDue := false
+	isLate, level := false, slog.LevelWarn
 	for p := range w.pulses {
 		unanswered := asynqx.MayPass(p.fault)
-		if p.reported || away != (unanswered || p.fault == nil) {
+		late := now.Sub(p.last) > overdue && now.Sub(p.due) > overdue
+		if p.reported || !late && !unanswered {
 			continue
 		}
-		if isLate := now.Sub(p.last) > overdue && now.Sub(p.due) > overdue; isLate || unanswered {
-			newly, isDue = append(newly, p), isDue || isLate
+		newly, isLate = append(newly, p), isLate || late
+		if p.fault != nil && !unanswered {
+			level = slog.LevelError
 		}
 	}
-	if !isDue {
-		return nil
+	if !isLate {
+		return
 	}
 	for _, p := range newly {
 		p.reported = true
 	}
 	first := slices.MinFunc(newly, func(a, b *Pulse) int { return cmp.Compare(a.provider, b.provider) })
-	about = []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
+	about := []any{"provider", first.provider, "last_look", now.Sub(first.last), "more", len(newly) - 1}
 	if first.fault != nil {
 		about = append(about, "error", first.fault)
 	}
-	return about
+	w.Log.Log(context.Background(), level, "dispatch stalled in this process: waiting tasks run when another process dispatches them, or at their fallback time", about...)
 }
