@@ -12,18 +12,15 @@ import (
 
 // audit logs a change of the limits with its actor: one line for each rule that changed.
 func (s *Service) audit(ctx context.Context, actor Actor, c Change, made policystore.Made) {
-	attrs := func(scope, rule, before, after string) []slog.Attr {
-		return []slog.Attr{
+	differences := made.Differences
+	if len(differences) == 0 {
+		differences = []policystore.Difference{{Scope: c.Scope, Rule: c.Rule}}
+	}
+	for _, d := range differences {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "limits changed",
 			slog.String("who", actor.Name), slog.String("via", actor.Via), slog.String("verb", string(c.Verb)),
-			slog.String("scope", scope), slog.String("rule", rule), slog.String("before", before), slog.String("after", after),
-			slog.String("reason", c.Reason), slog.Int64("version", made.Version.Number),
-		}
-	}
-	for _, d := range made.Differences {
-		s.log.LogAttrs(ctx, slog.LevelInfo, "limits changed", attrs(d.Scope, d.Rule, d.Before, d.After)...)
-	}
-	if len(made.Differences) == 0 {
-		s.log.LogAttrs(ctx, slog.LevelInfo, "limits changed", attrs(c.Scope, c.Rule, "", "")...)
+			slog.String("scope", d.Scope), slog.String("rule", d.Rule), slog.String("before", d.Before), slog.String("after", d.After),
+			slog.String("reason", c.Reason), slog.Int64("version", made.Version.Number))
 	}
 }
 

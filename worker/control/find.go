@@ -86,14 +86,10 @@ func nearness(scope, name string) int {
 	switch {
 	case scope == name, strings.HasSuffix(scope, "/"+name):
 		return 1
-	case diag.Nearest(name, []string{scope}) != "":
-		return 2
 	case diag.Nearest(last(name), []string{last(scope)}) != "":
-		return 3
+		return 2
 	case strings.Contains(scope, name):
-		return 4
-	case strings.HasPrefix(name, scope+"/"):
-		return 5
+		return 3
 	}
 	return 0
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
@@ -45,19 +44,11 @@ type namedScopes struct {
 	paused     []string // those with a pause of their own
 }
 
-// namedCache keeps the scopes of one policy: a tree of 100,000 scopes is walked once for each change of
-// the limits.
-type namedCache struct {
-	mu   sync.Mutex
-	last *namedScopes
-}
-
-// named returns the scopes that the limits name. It does no I/O.
+// named returns the scopes that the limits name. It does no I/O, and walks a tree of 100,000 scopes once for
+// each change of the limits.
 func (s *Service) named() *namedScopes {
 	p := s.limiter.Policy()
-	s.names.mu.Lock()
-	defer s.names.mu.Unlock()
-	if n := s.names.last; n != nil && n.policy == p {
+	if n := s.names.Load(); n != nil && n.policy == p {
 		return n
 	}
 	n := &namedScopes{policy: p, byProvider: map[string][]string{}}
@@ -69,7 +60,7 @@ func (s *Service) named() *namedScopes {
 		}
 	}
 	slices.Sort(n.paused)
-	s.names.last = n
+	s.names.Store(n)
 	return n
 }
 

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -53,7 +54,7 @@ type Service struct {
 	now       func() time.Time
 	log       *slog.Logger
 	servers   servers
-	names     namedCache
+	names     atomic.Pointer[namedScopes]
 }
 
 // New returns a Service. It does no I/O.

@@ -161,18 +161,15 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 // tooDear returns a *policy.CostError for a task that the limits can never admit.
 func (s *Service) tooDear(spec queue.Spec) (err error) {
 	scope, err := policy.ParseScope(spec.Scope)
-	switch policy := s.limiter.Policy(); {
-	case err != nil:
-		return nil //nolint:nilerr // InspectWaiter has reported it
-	case len(spec.Costs) > 0:
-		err = policy.CheckCosts(scope, spec.Costs)
-	default:
-		err = policy.Check(scope, spec.Cost)
+	if err == nil && len(spec.Costs) > 0 {
+		err = s.limiter.Policy().CheckCosts(scope, spec.Costs)
+	} else if err == nil {
+		err = s.limiter.Policy().Check(scope, spec.Cost)
 	}
-	if !errors.As(err, new(*policy.CostError)) {
-		return nil
+	if errors.As(err, new(*policy.CostError)) {
+		return err
 	}
-	return err
+	return nil // another fault was reported before
 }
 
 // Waits reports whether a worker may still take the task, now or at its own scheduled time.
@@ -183,24 +180,17 @@ func waits(state string) bool {
 	return slices.Contains(waiting, state)
 }
 
-// The sources of the scope of a task that has no header.
-const (
-	fromLine      = "line"
-	fromLastError = "last_error"
-)
-
 // found returns the scope that a worker's Spends gave to a task, from its last error or from its place in
 // the queue. Both results are empty if no worker has put the task back yet.
 func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
 	if scope, is := worker.WaitingScope(info.LastErr); is {
-		return scope, fromLastError, nil
+		return scope, "last_error", nil
 	}
 	if !waits(info.State.String()) {
 		return "", "", nil
 	}
-	scope, err = s.placeOf(ctx, info.Queue, info.ID)
-	if err != nil || scope == "" {
-		return "", "", err
+	if scope, err = s.placeOf(ctx, info.Queue, info.ID); scope != "" {
+		from = "line"
 	}
-	return scope, fromLine, nil
+	return scope, from, err
 }

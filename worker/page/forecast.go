@@ -25,10 +25,8 @@ type forecastData struct {
 	Summary queue.Summary
 	Scopes  []scopeForecast
 	Lines   []lineForecast
-	More    int // lines that are not listed
-	Faults  []string
+	More    int    // lines that are not listed
 	Fault   string // why there is no forecast
-	Until   control.Time
 }
 
 type scopeForecast struct {
@@ -39,15 +37,8 @@ type scopeForecast struct {
 }
 
 type lineForecast struct {
-	Line      int
-	ID, Scope string
-	State     queue.State
-	Start     time.Time
-	control.Range
-	Reason    control.Reason
-	Rule      string
-	RuleScope string
-	Fault     string
+	queue.Result
+	Scope, Fault string
 }
 
 // forecast shows when the tasks of a batch would start. It enqueues nothing.
@@ -70,9 +61,7 @@ func (h *handler) foresee(r *http.Request, actor Actor, d *forecastData) error {
 	scopes := map[int]string{}
 	byScope := map[string]*scopeForecast{}
 	read := func(result queue.Result) {
-		line := lineForecast{Line: result.Line, ID: result.ID, Scope: scopes[result.Line], State: result.State, Start: result.Start}
-		line.Range = control.Range{StartFrom: control.At(result.StartFrom), StartTo: control.At(result.StartTo)}
-		line.Reason, line.Rule, line.RuleScope = result.Reason, result.Binding.Rule, result.Binding.Scope
+		line := lineForecast{Result: result, Scope: scopes[result.Line]}
 		if result.Err != nil {
 			line.Fault = faultOf(result.Err)
 		}
