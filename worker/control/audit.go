@@ -81,11 +81,11 @@ func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Actio
 	if err != nil {
 		return nil, err
 	}
-	return s.SeenActions(actor, all), nil
+	return s.VisibleActions(actor, all), nil
 }
 
-// SeenActions are those of some Actions of whose scopes an actor may see all.
-func (s *Service) SeenActions(actor Actor, all []policystore.Action) []policystore.Action {
+// VisibleActions are those of some Actions of whose scopes an actor may see all.
+func (s *Service) VisibleActions(actor Actor, all []policystore.Action) []policystore.Action {
 	return slices.DeleteFunc(slices.Clone(all), func(a policystore.Action) bool {
 		if actor.seesAll() {
 			return false
@@ -96,8 +96,8 @@ func (s *Service) SeenActions(actor Actor, all []policystore.Action) []policysto
 	})
 }
 
-// SeenChange is a version of the limits, reduced to what an actor may see of it.
-type SeenChange struct {
+// VisibleChange is a version of the limits, reduced to what an actor may see of it.
+type VisibleChange struct {
 	policystore.Change
 	// Hidden is the number of differences and resets in scopes that the actor may not see. If it is not
 	// zero, or if the differences are not known, the version has neither its line nor its reason: both may
@@ -105,10 +105,10 @@ type SeenChange struct {
 	Hidden int
 }
 
-// SeenChange reduces a version to what an actor may see of it. It returns false if that is nothing.
-func (s *Service) SeenChange(actor Actor, c policystore.Change) (seen SeenChange, some bool) {
+// VisibleChange reduces a version to what an actor may see of it. It returns false if that is nothing.
+func (s *Service) VisibleChange(actor Actor, c policystore.Change) (seen VisibleChange, some bool) {
 	if actor.seesAll() {
-		return SeenChange{Change: c}, true
+		return VisibleChange{Change: c}, true
 	}
 	seen.Change = c
 	hidden := func(scope string) bool {
@@ -126,9 +126,9 @@ func (s *Service) SeenChange(actor Actor, c policystore.Change) (seen SeenChange
 	return seen, seen.Hidden == 0 || len(seen.Differences)+len(seen.Version.Resets) > 0
 }
 
-// SeenConflict is an error for a change that another one preceded, without what the actor may not see of
+// VisibleConflict is an error for a change that another one preceded, without what the actor may not see of
 // the other.
-func (s *Service) SeenConflict(actor Actor, e *policystore.ConflictError) *policystore.ConflictError {
-	seen, _ := s.SeenChange(actor, policystore.Change{Version: e.Now})
+func (s *Service) VisibleConflict(actor Actor, e *policystore.ConflictError) *policystore.ConflictError {
+	seen, _ := s.VisibleChange(actor, policystore.Change{Version: e.Now})
 	return &policystore.ConflictError{Want: e.Want, Now: seen.Version}
 }

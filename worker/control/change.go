@@ -41,10 +41,10 @@ type Change struct {
 	For time.Duration
 	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
-	// Seen is the version that the actor has seen. It refuses the change if something on the path of Scope
-	// was changed since, and lets other edits be. For rollback, unset and import it means what IfVersion
+	// SeenVersion is the version that the actor has seen. It refuses the change if something on the path of Scope
+	// was changed since, and allows other edits. For rollback, unset and import it means what IfVersion
 	// means.
-	Seen int64
+	SeenVersion int64
 	// Force changes a scope that the limits do not name, and that no task can spend from.
 	Force bool
 }
@@ -67,39 +67,39 @@ func (s *Service) Apply(ctx context.Context, actor Actor, c Change) (made policy
 
 // change checks the actor's rights and makes a change. If dry is true, it only works out its effect.
 func (s *Service) change(ctx context.Context, actor Actor, c Change, dry bool) (made policystore.Made, err error) {
-	edit := policystore.Edit{By: actor.Name, Reason: c.Reason, IfVersion: max(c.IfVersion, c.Seen), For: c.For, Via: actor.Via, DryRun: dry}
+	edit := policystore.Edit{By: actor.Name, Reason: c.Reason, IfVersion: max(c.IfVersion, c.SeenVersion), For: c.For, Via: actor.Via, DryRun: dry}
 	if c.Verb == VerbRollback || c.Verb == VerbUnset {
-		if edit.IfVersion, err = s.mayChange(ctx, actor, c, edit); err != nil {
+		if edit.IfVersion, err = s.checkDifferences(ctx, actor, c, edit); err != nil {
 			return made, err
 		}
 	} else if err := s.May(actor, c.Verb, c.Scope); err != nil {
 		return made, err
-	} else if edit.IfVersion, err = s.over(ctx, c); err != nil {
+	} else if edit.IfVersion, err = s.baseVersion(ctx, c); err != nil {
 		return made, err
 	}
-	if err := s.known(ctx, c); err != nil {
+	if err := s.checkNamed(ctx, c); err != nil {
 		return made, err
 	}
 	return s.edit(ctx, edit, c)
 }
 
-// over returns the version over which a change is made, 0 for any. The error is a *ConflictError if the
+// baseVersion returns the version over which a change is made, 0 for any. The error is a *ConflictError if the
 // actor has seen another state of the scope's path.
-func (s *Service) over(ctx context.Context, c Change) (version int64, err error) {
-	if c.Seen == 0 || c.Verb == VerbImport {
-		return max(c.IfVersion, c.Seen), nil
+func (s *Service) baseVersion(ctx context.Context, c Change) (version int64, err error) {
+	if c.SeenVersion == 0 || c.Verb == VerbImport {
+		return max(c.IfVersion, c.SeenVersion), nil
 	}
 	now, err := s.store.Current(ctx)
-	if err != nil || now.Number == c.Seen {
-		return c.Seen, err
+	if err != nil || now.Number == c.SeenVersion {
+		return c.SeenVersion, err
 	}
-	since, err := s.store.Compare(ctx, c.Seen, now.Number)
+	since, err := s.store.Compare(ctx, c.SeenVersion, now.Number)
 	if err != nil {
 		return 0, err
 	}
 	for _, d := range since {
 		if d.Rule == policystore.UnmatchedField || sharePath(c.Scope, d.Scope) {
-			return 0, &policystore.ConflictError{Want: c.Seen, Now: now}
+			return 0, &policystore.ConflictError{Want: c.SeenVersion, Now: now}
 		}
 	}
 	return now.Number, nil
@@ -116,10 +116,10 @@ func sharePath(a, b string) bool {
 	return true
 }
 
-// mayChange checks an actor's rights to all that a rollback or an unset changes, which is more than its
+// checkDifferences checks an actor's rights to all that a rollback or an unset changes, which is more than its
 // scope names. It returns the version that this was worked out over. An actor that may not do
 // everything must make the change over that version.
-func (s *Service) mayChange(ctx context.Context, actor Actor, c Change, edit policystore.Edit) (version int64, err error) {
+func (s *Service) checkDifferences(ctx context.Context, actor Actor, c Change, edit policystore.Edit) (version int64, err error) {
 	if actor.Role == RoleAdmin {
 		return edit.IfVersion, nil
 	}
@@ -192,9 +192,9 @@ func (e *UnknownScopeError) Error() string {
 	return fmt.Sprintf("the limits do not name %s, and no task can spend from it", quote(e.Name))
 }
 
-// known refuses a scope whose first name is not in the limits, unless Force is set. If names may be
+// checkNamed refuses a scope whose first name is not in the limits, unless Force is set. If names may be
 // new, it refuses only a name that is similar to another.
-func (s *Service) known(ctx context.Context, c Change) error {
+func (s *Service) checkNamed(ctx context.Context, c Change) error {
 	mayBeNew := c.Verb == VerbSet || c.Verb == VerbAssign
 	if c.Force || !mayBeNew && c.Verb != VerbPause && c.Verb != VerbDrain {
 		return nil

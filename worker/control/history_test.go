@@ -40,7 +40,7 @@ func TestSeenChanges(t *testing.T) {
 		"sees all":           {all, policystore.Change{Differences: difference("mail", "payments"), Version: reset}, true, true, 2, 1, 0},
 	} {
 		c.change.Version.Change, c.change.Version.Reason = "set payments plan", "for acme"
-		got, some := a.SeenChange(c.actor, c.change)
+		got, some := a.VisibleChange(c.actor, c.change)
 		told := got.Version.Change == "set payments plan" && got.Version.Reason == "for acme"
 		if some != c.some || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.some && told != c.told {
 			t.Errorf("%s: %+v, %t", name, got, some)
@@ -49,7 +49,7 @@ func TestSeenChanges(t *testing.T) {
 			t.Errorf("%s: %q, %q", name, got.Version.Change, got.Version.Reason)
 		}
 	}
-	conflict := a.SeenConflict(mail, &policystore.ConflictError{Want: 1, Now: policystore.Version{Number: 2, By: "anna", Change: "set payments plan", Reason: "x"}})
+	conflict := a.VisibleConflict(mail, &policystore.ConflictError{Want: 1, Now: policystore.Version{Number: 2, By: "anna", Change: "set payments plan", Reason: "x"}})
 	if text := conflict.Error(); strings.Contains(text, "payments") || !strings.Contains(text, "version 2") || conflict.Now.Reason != "" {
 		t.Error(text)
 	}

@@ -181,13 +181,13 @@ func TestEditsBesideEachOther(t *testing.T) {
 				_, err = a.store.Pause(t.Context(), policystore.Edit{By: "bert"}, scope)
 			}
 			must(t, err)
-			mine := Change{Verb: VerbSet, Scope: "open/acme", Rule: "mine", Fields: map[string]string{"algorithm": "concurrency", "limit": "3"}, Seen: 1}
+			mine := Change{Verb: VerbSet, Scope: "open/acme", Rule: "mine", Fields: map[string]string{"algorithm": "concurrency", "limit": "3"}, SeenVersion: 1}
 			done, err := a.Apply(t.Context(), admin, mine)
 			refused := new(policystore.ConflictError)
 			if errors.As(err, &refused) != conflict || conflict && refused.Want != 1 || !conflict && (err != nil || done.Version.Number != 3) {
 				t.Errorf("%+v, %v", done, err)
 			}
-			if _, err = a.Apply(t.Context(), admin, Change{Verb: VerbRollback, Version: 1, Seen: 1}); !errors.As(err, &refused) {
+			if _, err = a.Apply(t.Context(), admin, Change{Verb: VerbRollback, Version: 1, SeenVersion: 1}); !errors.As(err, &refused) {
 				t.Errorf("a rollback: %v", err)
 			}
 		})

@@ -187,7 +187,7 @@ func TestRightsAreThoseOfOneVersion(t *testing.T) {
 	}
 	back := Change{Verb: VerbRollback, Version: 2}
 	for actor, want := range map[*Actor]int64{{Name: "anna", Groups: []string{"team-pay"}, Role: RoleOwner}: 3, {Name: "root", Role: RoleAdmin}: 0} {
-		if got, err := a.mayChange(t.Context(), *actor, back, policystore.Edit{By: actor.Name}); err != nil || got != want {
+		if got, err := a.checkDifferences(t.Context(), *actor, back, policystore.Edit{By: actor.Name}); err != nil || got != want {
 			t.Errorf("%s: over version %d, %v; want %d", actor.Name, got, err, want)
 		}
 	}
@@ -217,7 +217,7 @@ func TestSeenActions(t *testing.T) {
 		"":        {Name: "v"},
 	} {
 		got := ""
-		for _, action := range a.SeenActions(actor, all) {
+		for _, action := range a.VisibleActions(actor, all) {
 			got += action.By
 		}
 		if got != want {

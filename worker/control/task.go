@@ -121,7 +121,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		return nil
 	}
 	if !limited || spec.Scope == "" {
-		if spec.Scope, r.ScopeFrom, err = s.found(ctx, info); err != nil || spec.Scope == "" {
+		if spec.Scope, r.ScopeFrom, err = s.scopeFromWorker(ctx, info); err != nil || spec.Scope == "" {
 			return err
 		}
 	}
@@ -151,15 +151,15 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 			r.Start, r.Range, r.Wait = Time{}, Range{}, Wait{Reason: ReasonQueuePaused}
 		}
 	case r.Waits():
-		if err := s.tooDear(spec); err != nil { // it lost its place
+		if err := s.costError(spec); err != nil { // it lost its place
 			r.Reason, r.Error = ReasonCost, Plain(err)
 		}
 	}
 	return nil
 }
 
-// tooDear returns a *policy.CostError for a task that the limits can never admit.
-func (s *Service) tooDear(spec queue.Spec) (err error) {
+// costError returns a *policy.CostError for a task that the limits can never admit.
+func (s *Service) costError(spec queue.Spec) (err error) {
 	scope, err := policy.ParseScope(spec.Scope)
 	if err == nil && len(spec.Costs) > 0 {
 		err = s.limiter.Policy().CheckCosts(scope, spec.Costs)
@@ -180,9 +180,9 @@ func waits(state string) bool {
 	return slices.Contains(waiting, state)
 }
 
-// found returns the scope that a worker's Spends gave to a task, from its last error or from its place in
+// scopeFromWorker returns the scope that a worker's Spends gave to a task, from its last error or from its place in
 // the queue. Both results are empty if no worker has put the task back yet.
-func (s *Service) found(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
+func (s *Service) scopeFromWorker(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
 	if scope, is := worker.WaitingScope(info.LastErr); is {
 		return scope, "last_error", nil
 	}

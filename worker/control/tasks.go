@@ -356,7 +356,7 @@ func (t *targets) findIDs(ctx context.Context) error {
 		for _, info := range found {
 			scope := info.Headers[queue.HeaderScope]
 			if scope == "" {
-				if scope, _, err = t.s.found(ctx, info); err != nil {
+				if scope, _, err = t.s.scopeFromWorker(ctx, info); err != nil {
 					return err
 				}
 			}
@@ -390,7 +390,7 @@ func (t *targets) findWaiting(ctx context.Context, provider string) error {
 				continue
 			}
 			seen[ref] = true
-			is, err := t.isMeant(ref)
+			is, err := t.matches(ref)
 			if err != nil {
 				return err
 			}
@@ -411,9 +411,9 @@ func (t *targets) findWaiting(ctx context.Context, provider string) error {
 	}
 }
 
-// isMeant reports whether the change is about a task of its scope, by queue, type and the time when its wait
+// matches reports whether the change is about a task of its scope, by queue, type and the time when its wait
 // began.
-func (t *targets) isMeant(ref waitlist.Ref) (bool, error) {
+func (t *targets) matches(ref waitlist.Ref) (bool, error) {
 	c := t.change
 	if c.Queue != "" && c.Queue != ref.Queue {
 		return false, nil

@@ -38,12 +38,12 @@ func (s *Service) UpstreamEvents(ctx context.Context, actor Actor, name string) 
 		}
 		list = append(list, event)
 	}
-	return s.SeenUpstreamEvents(actor, list), err
+	return s.VisibleUpstreamEvents(actor, list), err
 }
 
-// SeenUpstreamEvents returns events without the names of scopes that the actor may not see: an answer to one tenant's call may have
+// VisibleUpstreamEvents returns events without the names of scopes that the actor may not see: an answer to one tenant's call may have
 // changed a rule that all share.
-func (s *Service) SeenUpstreamEvents(actor Actor, list []UpstreamEvent) []UpstreamEvent {
+func (s *Service) VisibleUpstreamEvents(actor Actor, list []UpstreamEvent) []UpstreamEvent {
 	list = slices.Clone(list)
 	for i, e := range list {
 		if e.Answered != e.Scope && s.May(actor, VerbSee, e.Answered) != nil {

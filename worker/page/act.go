@@ -68,8 +68,8 @@ var failedVerbs = map[control.Verb]taskVerb{
 	control.VerbCancel: {"Delete tasks that failed", "Delete them", true},
 }
 
-// acted handles the form for waiting tasks: it counts the tasks, or makes the change.
-func (h *handler) acted(w http.ResponseWriter, r *http.Request, actor Actor) {
+// postTasks handles the form for waiting tasks: it counts the tasks, or makes the change.
+func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor) {
 	a := &act{
 		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
 		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
@@ -93,7 +93,7 @@ func (h *handler) acted(w http.ResponseWriter, r *http.Request, actor Actor) {
 	switch {
 	case err != nil, !ready: // the form asks for the target first
 	case r.FormValue("do") == "make":
-		h.makeOf(w, r, actor, a, change)
+		h.startJob(w, r, actor, a, change)
 		return
 	default:
 		if a.Count, err = h.service.Count(r.Context(), actor, change); err == nil {

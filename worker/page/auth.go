@@ -158,7 +158,7 @@ func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: next}})
 }
 
-func (h *handler) loggedIn(w http.ResponseWriter, r *http.Request) {
+func (h *handler) postLogin(w http.ResponseWriter, r *http.Request) {
 	if !readForm(w, r, mostLogin) {
 		return
 	}

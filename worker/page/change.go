@@ -38,7 +38,7 @@ type change struct {
 	Force   bool
 	Fields  []ruleField
 	Now     string // the current rule
-	Asks    asks
+	Asks    formFields
 
 	Faults   map[string]string // by field
 	Fault    []string          // of the form as a whole
@@ -49,8 +49,8 @@ type change struct {
 	Hidden   url.Values       // the form, to be sent again
 }
 
-// asks is the fields that the form of a verb has.
-type asks struct{ Scope, Rule, Fields, For, Assigned, Text bool }
+// formFields is the fields that the form of a verb has.
+type formFields struct{ Scope, Rule, Fields, For, Assigned, Text bool }
 
 // ruleField is a field of a rule, or of a scope, in the form.
 type ruleField struct {
@@ -71,18 +71,18 @@ var assignedLabels = map[string][2]string{
 var verbs = map[control.Verb]struct {
 	title, button string
 	danger        bool
-	asks          asks
+	formFields    formFields
 }{
-	control.VerbPause:    {"Pause %s", "Pause it", true, asks{Scope: true, For: true}},
-	control.VerbDrain:    {"Drain %s", "Pause and drain it", true, asks{Scope: true, For: true}},
-	control.VerbResume:   {"Resume %s", "Resume it", false, asks{Scope: true}},
-	control.VerbSet:      {"Set a rule of %s", "Set the rule", false, asks{Scope: true, Rule: true, Fields: true, For: true}},
-	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, asks{Scope: true, Rule: true, For: true}},
-	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, asks{Scope: true, Rule: true}},
-	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, asks{Scope: true, Rule: true}},
-	control.VerbAssign:   {"Owner and shares of %s", "Assign it", false, asks{Scope: true, Assigned: true}},
-	control.VerbRollback: {"Roll the limits back", "Roll back", true, asks{}},
-	control.VerbImport:   {"Import limits", "Import them", true, asks{Text: true}},
+	control.VerbPause:    {"Pause %s", "Pause it", true, formFields{Scope: true, For: true}},
+	control.VerbDrain:    {"Drain %s", "Pause and drain it", true, formFields{Scope: true, For: true}},
+	control.VerbResume:   {"Resume %s", "Resume it", false, formFields{Scope: true}},
+	control.VerbSet:      {"Set a rule of %s", "Set the rule", false, formFields{Scope: true, Rule: true, Fields: true, For: true}},
+	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, formFields{Scope: true, Rule: true, For: true}},
+	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, formFields{Scope: true, Rule: true}},
+	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, formFields{Scope: true, Rule: true}},
+	control.VerbAssign:   {"Owner and shares of %s", "Assign it", false, formFields{Scope: true, Assigned: true}},
+	control.VerbRollback: {"Roll the limits back", "Roll back", true, formFields{}},
+	control.VerbImport:   {"Import limits", "Import them", true, formFields{Text: true}},
 }
 
 // shownFields are the fields of a rule that have an input of their own. All others are written under
@@ -106,7 +106,7 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 		Shadow: r.FormValue("shadow") != "", More: r.FormValue("more"), Force: r.FormValue("force") != "", Faults: map[string]string{}, Hidden: url.Values{},
 	}
 	kind := verbs[c.Verb]
-	c.Button, c.Danger, c.Asks, c.Title = kind.button, kind.danger, kind.asks, kind.title
+	c.Button, c.Danger, c.Asks, c.Title = kind.button, kind.danger, kind.formFields, kind.title
 	if strings.Contains(c.Title, "%s") {
 		c.Title = fmt.Sprintf(kind.title, c.Scope)
 	}
@@ -169,8 +169,8 @@ func (h *handler) ruleFields(place, name string) map[string]string {
 	return fields
 }
 
-// askedFor turns the form into a change for the service.
-func (h *handler) askedFor(c *change) (control.Change, error) {
+// changeFrom turns the form into a change for the service.
+func (h *handler) changeFrom(c *change) (control.Change, error) {
 	out := control.Change{Verb: c.Verb, Scope: c.Scope, Rule: c.Rule, Version: c.Version, Reason: c.Reason, Force: c.Force}
 	if c.For != "" {
 		d, err := queue.ParseDuration(c.For)
@@ -182,9 +182,9 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 	}
 	switch c.Verb {
 	case control.VerbSet:
-		return out, h.askedRule(c, &out)
+		return out, h.readRule(c, &out)
 	case control.VerbAssign:
-		return out, c.askedAssigned(&out)
+		return out, c.readAssigned(&out)
 	case control.VerbImport:
 		p, err := limitsyaml.Parse("limits", []byte(c.Text))
 		if err != nil {
@@ -195,8 +195,8 @@ func (h *handler) askedFor(c *change) (control.Change, error) {
 	return out, nil
 }
 
-// askedAssigned sets those fields of a scope that were typed anew.
-func (c *change) askedAssigned(out *control.Change) error {
+// readAssigned sets those fields of a scope that were typed anew.
+func (c *change) readAssigned(out *control.Change) error {
 	some := false
 	for _, f := range c.Fields {
 		if f.Value == f.Was {
@@ -223,7 +223,7 @@ var errFields = errors.New("a field is at fault")
 // trial is the suffix of the name of a rule that is tried as a shadow rule first.
 const trial = "-trial"
 
-func (h *handler) askedRule(c *change, out *control.Change) error {
+func (h *handler) readRule(c *change, out *control.Change) error {
 	if c.Rule == "" {
 		c.Faults["rule"] = "name the rule"
 		return errFields
@@ -264,7 +264,7 @@ func (h *handler) askedRule(c *change, out *control.Change) error {
 // changeForm shows the form of a change.
 func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, actor Actor) {
 	if control.Verb(r.FormValue("verb")) == control.VerbRollback { // its preview shows what it changes
-		h.changed(w, r, actor)
+		h.postChange(w, r, actor)
 		return
 	}
 	if _, err := h.limits(r.Context()); err != nil {
@@ -279,8 +279,8 @@ func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, actor Actor
 	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 }
 
-// changed handles a form: it shows the preview, or makes the change.
-func (h *handler) changed(w http.ResponseWriter, r *http.Request, actor Actor) {
+// postChange handles a form: it shows the preview, or makes the change.
+func (h *handler) postChange(w http.ResponseWriter, r *http.Request, actor Actor) {
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, actor, err)
 		return
@@ -294,9 +294,9 @@ func (h *handler) changed(w http.ResponseWriter, r *http.Request, actor Actor) {
 		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 		return
 	}
-	wanted, err := h.askedFor(c)
+	wanted, err := h.changeFrom(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
-		wanted.Seen, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
+		wanted.SeenVersion, _ = strconv.ParseInt(r.FormValue("expect"), 10, 64)
 		var made policystore.Made
 		if made, err = h.service.Apply(r.Context(), actor, wanted); err == nil {
 			h.forget()
@@ -339,7 +339,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 	switch {
 	case errors.Is(err, errFields):
 	case errors.As(err, &c.Conflict):
-		status, c.Conflict = http.StatusConflict, h.service.SeenConflict(actor, c.Conflict)
+		status, c.Conflict = http.StatusConflict, h.service.VisibleConflict(actor, c.Conflict)
 	case errors.As(err, new(*control.ForbiddenError)):
 		h.failed(w, r, actor, err)
 		return
@@ -394,7 +394,7 @@ func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
 		return
 	}
 	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)
-	rows := h.seen(actor, st.data.(*history))
+	rows := h.visibleChanges(actor, st.data.(*history))
 	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
 	if i < 0 {
 		h.failed(w, r, actor, &notFound{"there is no version " + strconv.FormatInt(number, 10)})

@@ -26,11 +26,11 @@ func (h *handler) checkScope(ctx context.Context, name string, limits control.Li
 	return err
 }
 
-// found is a thing that a name may have meant, as a link.
-type found struct{ What, Name, Link string }
+// searchResult is a thing that a name may have meant, as a link.
+type searchResult struct{ What, Name, Link string }
 
-func (h *handler) foundScope(name string) found {
-	return found{"scope", name, h.link("/scope", "scope", name)}
+func (h *handler) scopeResult(name string) searchResult {
+	return searchResult{"scope", name, h.link("/scope", "scope", name)}
 }
 
 // mostNear is how many scopes are offered in place of a name.
@@ -38,7 +38,7 @@ const mostNear = 8
 
 // find returns the scope and the task of a name that the actor may see, and scopes that it may have meant. It costs
 // some 40 commands, and two for each of asynq's queues.
-func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near []found, err error) {
+func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near []searchResult, err error) {
 	limits, err := h.limits(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -51,18 +51,18 @@ func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near 
 			return nil, nil, err
 		}
 		if known {
-			exact = append(exact, h.foundScope(name))
+			exact = append(exact, h.scopeResult(name))
 		}
 	}
 	if _, err = h.service.Task(ctx, actor, q); err == nil {
-		exact = append(exact, found{"task", q, h.link("/task", "id", q)})
+		exact = append(exact, searchResult{"task", q, h.link("/task", "id", q)})
 	} else if !errors.As(err, new(*control.NoTaskError)) {
 		return nil, nil, err
 	}
 	scopes, err := h.service.Near(ctx, name)
 	for _, scope := range scopes {
 		if len(near) < mostNear && sees(scope) {
-			near = append(near, h.foundScope(scope))
+			near = append(near, h.scopeResult(scope))
 		}
 	}
 	return exact, near, err
@@ -88,8 +88,8 @@ func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
 	}
 }
 
-// meant returns what the name of a scope or task that was not found may have meant, none if that cannot be read.
-func (h *handler) meant(r *http.Request, actor Actor) []found {
+// suggestions returns what the name of a scope or task that was not found may have meant, none if that cannot be read.
+func (h *handler) suggestions(r *http.Request, actor Actor) []searchResult {
 	name := r.FormValue(map[string]string{"/search": "q", "/task": "id", "/scope": "scope", "/waiters": "scope", "/drain": "scope"}[r.URL.Path])
 	if name == "" {
 		return nil

@@ -46,14 +46,14 @@ func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) 
 	d := &forecastData{Text: r.FormValue("batch")}
 	status := http.StatusOK
 	if d.Text != "" {
-		if err := h.foresee(r, actor, d); err != nil {
+		if err := h.forecastBatch(r, actor, d); err != nil {
 			d.Fault, status = control.Plain(err), http.StatusServiceUnavailable
 		}
 	}
 	h.render(w, r, status, "forecast", view{Title: "Forecast", Who: actor, Data: d})
 }
 
-func (h *handler) foresee(r *http.Request, actor Actor, d *forecastData) error {
+func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) error {
 	if _, err := h.limits(r.Context()); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (h *handler) foresee(r *http.Request, actor Actor, d *forecastData) error {
 			d.More++
 		}
 	}
-	summary, err := client.Forecast(r.Context(), h.seenEntries(actor, d.Text, scopes), read)
+	summary, err := client.Forecast(r.Context(), h.visibleEntries(actor, d.Text, scopes), read)
 	if err != nil {
 		return err
 	}
@@ -108,9 +108,9 @@ func (s *scopeForecast) add(start time.Time) {
 	}
 }
 
-// seenEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad
+// visibleEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad
 // line.
-func (h *handler) seenEntries(actor Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
+func (h *handler) visibleEntries(actor Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
 	return func(yield func(queue.Entry) bool) {
 		lines := 0
 		for e := range queue.NewReader(strings.NewReader(text)).All() {

@@ -45,7 +45,7 @@ func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
 
 // changeRow is a version in the list.
 type changeRow struct {
-	control.SeenChange
+	control.VisibleChange
 	Current  bool
 	Rollback bool // the actor may return to it
 }
@@ -63,11 +63,11 @@ type historyData struct {
 	NoActions bool
 }
 
-// seen returns the changes of which an actor may see a part, reduced to that part.
-func (h *handler) seen(actor Actor, all *history) (rows []changeRow) {
+// visibleChanges returns the changes of which an actor may see a part, reduced to that part.
+func (h *handler) visibleChanges(actor Actor, all *history) (rows []changeRow) {
 	mayRollback := h.service.MaySomewhere(actor, control.VerbRollback) == nil // only its preview shows what it changes
 	for i, c := range all.changes {
-		seen, some := h.service.SeenChange(actor, c)
+		seen, some := h.service.VisibleChange(actor, c)
 		if !some {
 			continue
 		}
@@ -78,12 +78,12 @@ func (h *handler) seen(actor Actor, all *history) (rows []changeRow) {
 
 func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, string, error) {
 	d := historyData{Filter: strings.TrimSpace(r.FormValue("q"))}
-	rows := h.seen(actor, data.(*history))
+	rows := h.visibleChanges(actor, data.(*history))
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
 	d.Export = h.link("/history.ndjson", "q", d.Filter)
-	actions := slices.DeleteFunc(h.service.SeenActions(actor, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
+	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)
 	d.NoActions = data.(*history).hidden
@@ -134,7 +134,7 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
 		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
 		return
 	}
-	rows := h.seen(actor, st.data.(*history))
+	rows := h.visibleChanges(actor, st.data.(*history))
 	slices.Reverse(rows)
 	filter := strings.TrimSpace(r.FormValue("q"))
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -114,9 +114,9 @@ func (j *jobs) of(actor Actor) (*job, error) {
 	return nil, &notFound{"you have begun no change of tasks since the page was started; the history has what was changed before"}
 }
 
-// makeOf makes the change of a form, and shows its result, or its progress if it lasts.
-func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, actor Actor, a *act, change control.TaskChange) {
-	begun, err := h.jobs.begin(actor, a, change, h.now(), func(j *job) { h.work(actor, j) })
+// startJob makes the change of a form, and shows its result, or its progress if it lasts.
+func (h *handler) startJob(w http.ResponseWriter, r *http.Request, actor Actor, a *act, change control.TaskChange) {
+	begun, err := h.jobs.begin(actor, a, change, h.now(), func(j *job) { h.runJob(actor, j) })
 	if err != nil {
 		h.failed(w, r, actor, err)
 		return
@@ -134,8 +134,8 @@ func (h *handler) makeOf(w http.ResponseWriter, r *http.Request, actor Actor, a 
 	}
 }
 
-// work makes the change of a job, and fills in the result.
-func (h *handler) work(actor Actor, j *job) {
+// runJob makes the change of a job, and fills in the result.
+func (h *handler) runJob(actor Actor, j *job) {
 	ctx, a, change := j.ctx, j.act, j.change
 	change.Most = h.most
 	change.Progress = func(changed, left int) {
@@ -222,8 +222,8 @@ func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string,
 	return p, j.act.Title, nil
 }
 
-// stopped ends a job: what was changed stays changed.
-func (h *handler) stopped(w http.ResponseWriter, r *http.Request, actor Actor) {
+// postStop ends a job: what was changed stays changed.
+func (h *handler) postStop(w http.ResponseWriter, r *http.Request, actor Actor) {
 	last, err := h.jobs.of(actor)
 	if err != nil {
 		h.failed(w, r, actor, err)

@@ -150,12 +150,12 @@ type stateCount struct {
 // levelRow is a scope in a table.
 type levelRow struct {
 	control.Level
-	Standing standing
-	Meter    *meter // of the fullest rule, nil for none
-	Vendor   *meter // of the fullest rule for which the API reported a limit of its own, nil for none
-	Oldest   time.Time
-	Last     control.Last // when all that waits will have started
-	In       int          // how many scopes tasks wait in
+	Condition condition
+	Meter     *meter // of the fullest rule, nil for none
+	Vendor    *meter // of the fullest rule for which the API reported a limit of its own, nil for none
+	Oldest    time.Time
+	Last      control.Last // when all that waits will have started
+	In        int          // how many scopes tasks wait in
 }
 
 // meter is a rule with what is used of it.
@@ -180,33 +180,33 @@ func meterOf(r control.Rule, scope string, binding bool) meter {
 	return m
 }
 
-// standing is the state of a scope, in a word or two and a sentence.
-type standing struct {
-	Kind  string // of standings
+// condition is the state of a scope, in a word or two and a sentence.
+type condition struct {
+	Kind  string // of conditions
 	Word  string
 	Text  string
 	Until any // a time, zero for none
 	rank  int
 }
 
-// standings are the states, worst first.
-var standings = []struct{ kind, word string }{
+// conditions are the states, worst first.
+var conditions = []struct{ kind, word string }{
 	{"suspended", "Suspended"}, {"unmatched", "No rule"}, {"paused", "Paused"}, {"api", "API pause"}, {"cut", "Cut"}, {"waiting", "Waiting"},
 	{"full", "Full"}, {"open", "Open"}, {"idle", "Idle"},
 }
 
-func (s *standing) be(kind string) {
-	i := slices.IndexFunc(standings, func(s struct{ kind, word string }) bool { return s.kind == kind })
-	s.Kind, s.Word, s.rank = kind, standings[i].word, 2*i
+func (s *condition) be(kind string) {
+	i := slices.IndexFunc(conditions, func(s struct{ kind, word string }) bool { return s.kind == kind })
+	s.Kind, s.Word, s.rank = kind, conditions[i].word, 2*i
 }
 
-// standingOf returns the state of a scope: its own, or what is worse below it.
-func standingOf(l control.Level, below control.Trouble) standing {
-	s := ownStanding(l)
+// conditionOf returns the state of a scope: its own, or what is worse below it.
+func conditionOf(l control.Level, below control.Trouble) condition {
+	s := ownCondition(l)
 	for kind, n := range map[string]int{
 		"suspended": below.Suspended, "unmatched": below.Unmatched, "paused": below.Paused, "api": below.UpstreamPaused, "cut": below.Cut,
 	} {
-		var worse standing
+		var worse condition
 		if worse.be(kind); n > 0 && worse.rank < s.rank {
 			s = worse
 			s.Word += " below"
@@ -222,7 +222,7 @@ func standingOf(l control.Level, below control.Trouble) standing {
 	return s
 }
 
-func ownStanding(l control.Level) (s standing) {
+func ownCondition(l control.Level) (s condition) {
 	api := len(l.Upstream.Pauses)
 	switch {
 	case l.PausedScope != "":
@@ -268,7 +268,7 @@ func ownStanding(l control.Level) (s standing) {
 }
 
 func rowOf(l control.Level, below control.Trouble) levelRow {
-	row := levelRow{Level: l, Standing: standingOf(l, below)}
+	row := levelRow{Level: l, Condition: conditionOf(l, below)}
 	if l.Binding >= 0 {
 		m := meterOf(l.Rules[l.Binding], l.Scope, true)
 		m.VendorLimit = 0 // it has a column of its own
@@ -302,19 +302,19 @@ func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, str
 		}
 		d.All++
 		d.Waiting += p.Waiting
-		counts[row.Standing.Kind]++
-		if matches(name, d.Filter) && (d.State == "" || d.State == row.Standing.Kind) {
+		counts[row.Condition.Kind]++
+		if matches(name, d.Filter) && (d.State == "" || d.State == row.Condition.Kind) {
 			rows = append(rows, row)
 		}
 	}
 	d.None = len(o.names) == 0
-	for _, s := range standings {
+	for _, s := range conditions {
 		if n := counts[s.kind]; n > 0 {
 			d.States = append(d.States, stateCount{s.kind, s.word, n, d.State == s.kind})
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b levelRow) int {
-		return cmp.Or(cmp.Compare(a.Standing.rank, b.Standing.rank), cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Scope, b.Scope))
+		return cmp.Or(cmp.Compare(a.Condition.rank, b.Condition.rank), cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Scope, b.Scope))
 	})
 	d.Rows, d.Pages = pageOf(rows, r)
 	return d, "Overview", nil

@@ -200,7 +200,7 @@ func (h *handler) routes() {
 	h.mux.Handle("GET /assets/", http.StripPrefix("/assets", cached(http.FileServerFS(assets))))
 	if h.cfg.Users != nil {
 		h.mux.HandleFunc("GET /login", h.login)
-		h.mux.HandleFunc("POST /login", h.loggedIn)
+		h.mux.HandleFunc("POST /login", h.postLogin)
 		h.mux.HandleFunc("POST /logout", h.logout)
 	}
 	for _, r := range h.routed() {

@@ -250,7 +250,7 @@ type failure struct {
 	What  []string
 	Try   string
 	Retry bool // the screen reads itself again
-	Found []found
+	Found []searchResult
 }
 
 // againAfter is after how many seconds a browser reads a screen again that has no answer of Redis, also without scripts.
@@ -264,7 +264,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, actor Actor, stat
 	case http.StatusForbidden:
 		title = "Not allowed"
 	case http.StatusNotFound:
-		title, f.Found = "Not found", h.meant(r, actor)
+		title, f.Found = "Not found", h.suggestions(r, actor)
 	case http.StatusServiceUnavailable:
 		title, f.Try = "Redis does not answer", "Go back and send it again when Redis answers. If it lasts, look at Redis, and at the log of this process."
 		if f.Retry = r.Method == http.MethodGet; f.Retry { // what a form has sent would be lost

@@ -40,9 +40,9 @@ func (h *handler) routed() []route {
 		{"GET /forecast", seeRows, h.forecast},
 		{"POST /forecast", seeRows, h.forecast},
 		{"GET /change", changeLimits, h.changeForm},
-		{"POST /change", changeLimits, h.changed},
-		{"POST /tasks", changeTasks, h.acted},
-		{"POST /stop", seeRows, h.stopped}, // of one's own
+		{"POST /change", changeLimits, h.postChange},
+		{"POST /tasks", changeTasks, h.postTasks},
+		{"POST /stop", seeRows, h.postStop}, // of one's own
 		{"GET /done", seeRows, h.done},
 		{"GET /live", h.seeLive, h.live},
 		{"GET /search", seeRows, h.search},

@@ -125,7 +125,7 @@ func (h *handler) loadDetails(ctx context.Context, name string, limits control.L
 	if d.day, err = usage.Series(ctx, h.cfg.Redis, config, name, now.Add(-daySpan+daySlot), now.Add(daySlot), daySlot); err != nil {
 		return d, err
 	}
-	d.events, err = h.service.UpstreamEvents(ctx, everybody, name)
+	d.events, err = h.service.UpstreamEvents(ctx, reader, name)
 	return d, err
 }
 
@@ -140,26 +140,26 @@ func below(name string, all []control.Branch) []control.Branch {
 // scopeData is the content of the screen.
 type scopeData struct {
 	control.Level
-	Last     control.Last // when all that waits here and below will have started
-	Standing standing
-	Meters   []ruleRow
-	Shadows  []shadowRow
-	Hours    []throttle.RuleHours
-	Turns    control.Turns
-	Next     *control.NextTurn // nil if nothing waits here
-	Below    []branchRow
-	AllBelow int
-	MoreDown bool
-	Filter   string
-	Pages    pages
-	Users    []usage.Spender
-	Other    usage.Sum
-	Ends     usage.Ends // of the last hour, as Users and Started are
-	Started  int64
-	UsedFrom time.Time
-	Charts   []chart
-	Events   []control.UpstreamEvent
-	May      may
+	Last      control.Last // when all that waits here and below will have started
+	Condition condition
+	Meters    []ruleRow
+	Shadows   []shadowRow
+	Hours     []throttle.RuleHours
+	Turns     control.Turns
+	Next      *control.NextTurn // nil if nothing waits here
+	Below     []branchRow
+	AllBelow  int
+	MoreDown  bool
+	Filter    string
+	Pages     pages
+	Users     []usage.Spender
+	Other     usage.Sum
+	Ends      usage.Ends // of the last hour, as Users and Started are
+	Started   int64
+	UsedFrom  time.Time
+	Charts    []chart
+	Events    []control.UpstreamEvent
+	May       may
 }
 
 // ruleRow is a rule with its text.
@@ -177,13 +177,13 @@ type shadowRow struct {
 
 type branchRow struct {
 	control.Branch
-	Name     string
-	Standing standing
+	Name      string
+	Condition condition
 }
 
-// branchStanding is the state of a scope below, as far as the limits and what APIs have said tell it: of a scope without any state of its
+// branchCondition is the state of a scope below, as far as the limits and what APIs have said tell it: of a scope without any state of its
 // own it is empty.
-func (h *handler) branchStanding(b control.Branch, of *scopeState) (s standing) {
+func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition) {
 	paused, cut := of.lower.UpstreamOf(b.Scope)
 	switch why := h.service.HeldBy(b.Scope, of.limits); {
 	case why == control.ReasonPaused:
@@ -212,7 +212,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	s := data.(*scopeState)
 	name := s.level.Scope
 	d := scopeData{
-		Level: s.level, Last: s.last, Standing: standingOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
+		Level: s.level, Last: s.last, Condition: conditionOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
 		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, UsedFrom: s.users.From, May: h.mayDo(actor, name),
 	}
 	binds := -1
@@ -247,9 +247,9 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	}
 	d.Below, d.Pages = pageOf(rows, r)
 	for i := range d.Below {
-		d.Below[i].Standing = h.branchStanding(d.Below[i].Branch, s)
+		d.Below[i].Condition = h.branchCondition(d.Below[i].Branch, s)
 	}
-	d.Events = h.service.SeenUpstreamEvents(actor, s.events)
+	d.Events = h.service.VisibleUpstreamEvents(actor, s.events)
 	charts := charted{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
 	d.Charts = []chart{
 		charts.draw("the last 15 minutes", s.quarter, quarterSlot, quarterSpan),

@@ -46,7 +46,7 @@ func (h *handler) loadTask(ctx context.Context, id, name string) (*taskState, er
 	}
 	s := &taskState{}
 	var err error
-	if s.tasks, err = h.service.Task(ctx, everybody, id, queues...); err != nil && !errors.As(err, new(*control.NoTaskError)) {
+	if s.tasks, err = h.service.Task(ctx, reader, id, queues...); err != nil && !errors.As(err, new(*control.NoTaskError)) {
 		return nil, err
 	}
 	for _, t := range s.tasks {
@@ -59,8 +59,8 @@ func (h *handler) loadTask(ctx context.Context, id, name string) (*taskState, er
 	return s, nil
 }
 
-// everybody is the actor that reads for all viewers. The service decides what each of them sees of it.
-var everybody = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
+// reader is the actor that reads for all viewers. The service decides what each of them sees of it.
+var reader = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
 
 // taskData is the content of the screen for one task.
 type taskData struct {
