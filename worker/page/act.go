@@ -13,10 +13,8 @@ import (
 
 // act is the form that changes waiting tasks.
 type act struct {
+	verbForm
 	Verb     control.Verb
-	Title    string
-	Button   string
-	Danger   bool
 	Scope    string
 	Queue    string
 	Type     string
@@ -49,38 +47,32 @@ type outcomeCount struct {
 	N       int
 }
 
-type taskVerb struct {
-	title, button string
-	danger        bool
-}
-
-var taskVerbs = map[control.Verb]taskVerb{
-	control.VerbRun:      {"Start tasks next", "Start them next", false},
-	control.VerbMove:     {"Move tasks to another scope", "Move them", false},
-	control.VerbPriority: {"Change the priority of tasks", "Set it", false},
-	control.VerbCancel:   {"Cancel tasks", "Cancel them", true},
-	control.VerbClear:    {"Clear", "Cancel all that wait", true},
+var taskVerbs = map[control.Verb]verbForm{
+	control.VerbRun:      {Title: "Start tasks next", Button: "Start them next"},
+	control.VerbMove:     {Title: "Move tasks to another scope", Button: "Move them"},
+	control.VerbPriority: {Title: "Change the priority of tasks", Button: "Set it"},
+	control.VerbCancel:   {Title: "Cancel tasks", Button: "Cancel them", Danger: true},
+	control.VerbClear:    {Title: "Clear", Button: "Cancel all that wait", Danger: true},
 }
 
 // failedVerbs are the verbs for tasks that failed.
-var failedVerbs = map[control.Verb]taskVerb{
-	control.VerbRun:    {"Retry tasks that failed", "Retry them", false},
-	control.VerbCancel: {"Delete tasks that failed", "Delete them", true},
+var failedVerbs = map[control.Verb]verbForm{
+	control.VerbRun:    {Title: "Retry tasks that failed", Button: "Retry them"},
+	control.VerbCancel: {Title: "Delete tasks that failed", Button: "Delete them", Danger: true},
 }
 
 // postTasks handles the form for waiting tasks: it counts the tasks, or makes the change.
 func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor) {
 	a := &act{
-		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: strings.TrimSpace(r.FormValue("queue")), Type: strings.TrimSpace(r.FormValue("type")),
-		All: r.FormValue("all") != "", To: strings.Trim(strings.TrimSpace(r.FormValue("to")), "/"), Priority: strings.TrimSpace(r.FormValue("priority")), Reason: strings.TrimSpace(r.FormValue("reason")),
+		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: field(r, "queue"), Type: field(r, "type"),
+		All: r.FormValue("all") != "", To: strings.Trim(field(r, "to"), "/"), Priority: field(r, "priority"), Reason: field(r, "reason"),
 		Before: r.FormValue("before"),
 	}
-	kind := taskVerbs[a.Verb]
+	a.verbForm, a.Chosen = taskVerbs[a.Verb], r.Form["task"]
 	if a.OfFailed = r.FormValue("failed") != ""; a.OfFailed {
-		kind, a.Error = failedVerbs[a.Verb], r.FormValue("error")
+		a.verbForm, a.Error = failedVerbs[a.Verb], r.FormValue("error")
 	}
 	a.expected, _ = strconv.ParseInt(r.FormValue("expected"), 10, 64)
-	a.Title, a.Button, a.Danger, a.Chosen = kind.title, kind.button, kind.danger, r.Form["task"]
 	if a.Verb == control.VerbClear {
 		a.Title, a.All = a.Title+" "+a.Scope, true
 	}

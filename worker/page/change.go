@@ -20,12 +20,20 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
+// verbForm is what the form of a verb looks like.
+type verbForm struct {
+	Title, Button string
+	Danger        bool
+	Asks          formFields
+}
+
+// formFields are the fields that a form has.
+type formFields struct{ Scope, Rule, Fields, For, Assigned, Text bool }
+
 // change is a form that changes limits, with its preview.
 type change struct {
+	verbForm
 	Verb    control.Verb
-	Title   string
-	Button  string
-	Danger  bool
 	Scope   string
 	Rule    string
 	Version int64
@@ -38,7 +46,6 @@ type change struct {
 	Force   bool
 	Fields  []ruleField
 	Now     string // the current rule
-	Asks    formFields
 
 	Faults   map[string]string // by field
 	Fault    []string          // of the form as a whole
@@ -48,9 +55,6 @@ type change struct {
 	Warnings []policy.Warning // of what is imported
 	Hidden   url.Values       // the form, to be sent again
 }
-
-// formFields is the fields that the form of a verb has.
-type formFields struct{ Scope, Rule, Fields, For, Assigned, Text bool }
 
 // ruleField is a field of a rule, or of a scope, in the form.
 type ruleField struct {
@@ -68,11 +72,7 @@ var assignedLabels = map[string][2]string{
 	"answers": {"What its API's answers may change", "heed, pause, ignore, or bounds such as {most: 150%}; empty: as the level above"},
 }
 
-var verbs = map[control.Verb]struct {
-	title, button string
-	danger        bool
-	formFields    formFields
-}{
+var verbs = map[control.Verb]verbForm{
 	control.VerbPause:    {"Pause %s", "Pause it", true, formFields{Scope: true, For: true}},
 	control.VerbDrain:    {"Drain %s", "Pause and drain it", true, formFields{Scope: true, For: true}},
 	control.VerbResume:   {"Resume %s", "Resume it", false, formFields{Scope: true}},
@@ -101,18 +101,15 @@ var shownFields = []ruleField{
 // changeOf reads a form from a request.
 func (h *handler) changeOf(r *http.Request) (*change, error) {
 	c := &change{
-		Verb: control.Verb(r.FormValue("verb")), Scope: placeOf(r), Rule: strings.TrimSpace(r.FormValue("rule")), For: strings.TrimSpace(r.FormValue("for")),
-		Reason: strings.TrimSpace(r.FormValue("reason")), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
+		Verb: control.Verb(r.FormValue("verb")), Scope: field(r, "scope"), Rule: field(r, "rule"), For: field(r, "for"),
+		Reason: field(r, "reason"), Text: r.FormValue("limits"), Replace: r.FormValue("replace") != "",
 		Shadow: r.FormValue("shadow") != "", More: r.FormValue("more"), Force: r.FormValue("force") != "", Faults: map[string]string{}, Hidden: url.Values{},
 	}
-	kind := verbs[c.Verb]
-	c.Button, c.Danger, c.Asks, c.Title = kind.button, kind.danger, kind.formFields, kind.title
-	if strings.Contains(c.Title, "%s") {
-		c.Title = fmt.Sprintf(kind.title, c.Scope)
-	}
+	c.verbForm = verbs[c.Verb]
+	c.Title = strings.Replace(c.Title, "%s", c.Scope, 1)
 	c.Version, _ = strconv.ParseInt(r.FormValue("version"), 10, 64)
 	if c.Verb == control.VerbRollback && c.Version < 1 {
-		return nil, &badRequest{"no version is given to return to"}
+		return nil, badRequest("no version is given to return to")
 	}
 	if c.Asks.Fields {
 		was := h.ruleFields(c.Scope, c.Rule)
@@ -261,12 +258,9 @@ func (h *handler) readRule(c *change, out *control.Change) error {
 	return nil
 }
 
-// changeForm shows the form of a change.
-func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, actor Actor) {
-	if control.Verb(r.FormValue("verb")) == control.VerbRollback { // its preview shows what it changes
-		h.postChange(w, r, actor)
-		return
-	}
+// changeLimits handles the form of a change: it shows the form, its preview, or makes the change. A rollback has no
+// form: its preview shows what it changes.
+func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Actor) {
 	if _, err := h.limits(r.Context()); err != nil {
 		h.failed(w, r, actor, err)
 		return
@@ -276,21 +270,7 @@ func (h *handler) changeForm(w http.ResponseWriter, r *http.Request, actor Actor
 		h.failed(w, r, actor, err)
 		return
 	}
-	h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
-}
-
-// postChange handles a form: it shows the preview, or makes the change.
-func (h *handler) postChange(w http.ResponseWriter, r *http.Request, actor Actor) {
-	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, actor, err)
-		return
-	}
-	c, err := h.changeOf(r)
-	if err != nil {
-		h.failed(w, r, actor, err)
-		return
-	}
-	if r.FormValue("do") == "edit" {
+	if r.Method == http.MethodGet && c.Verb != control.VerbRollback || r.FormValue("do") == "edit" {
 		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 		return
 	}
@@ -397,7 +377,7 @@ func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
 	rows := h.visibleChanges(actor, st.data.(*history))
 	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
 	if i < 0 {
-		h.failed(w, r, actor, &notFound{"there is no version " + strconv.FormatInt(number, 10)})
+		h.failed(w, r, actor, notFound("there is no version "+strconv.FormatInt(number, 10)))
 		return
 	}
 	d := doneData{changeRow: rows[i], Scope: r.FormValue("scope")}

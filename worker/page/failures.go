@@ -134,7 +134,7 @@ const mostGroups, mostErrorText = 100, 300
 func (h *handler) failuresView(r *http.Request, actor Actor, data any) (any, string, error) {
 	f := data.(*failures)
 	d := failuresData{
-		Scope: strings.TrimSpace(r.FormValue("scope")), Queue: strings.TrimSpace(r.FormValue("queue")), Error: strings.TrimSpace(r.FormValue("error")),
+		Scope: field(r, "scope"), Queue: field(r, "queue"), Error: field(r, "error"),
 		Queues: len(f.names),
 	}
 	sees := func(scope string) bool { return h.service.May(actor, control.VerbSee, scope) == nil }
@@ -168,7 +168,7 @@ func (h *handler) failuresView(r *http.Request, actor Actor, data any) (any, str
 	rows = slices.DeleteFunc(rows, func(row failureRow) bool {
 		return !matches(row.Scope, d.Scope) || !matches(row.Queue, d.Queue) || !matches(row.Kind, d.Error) && !matches(row.Error, d.Error)
 	})
-	may := h.actsOnFailed(actor)
+	may := func(scope string) bool { return h.mayDo(actor, scope).Act }
 	d.Groups = groupsOf(rows)
 	d.AllGroups = len(d.Groups)
 	d.Groups = d.Groups[:min(mostGroups, len(d.Groups))]
@@ -190,19 +190,6 @@ func (h *handler) failuresView(r *http.Request, actor Actor, data any) (any, str
 	})
 	d.Running = d.Running[:min(rowsAPage, len(d.Running))]
 	return d, "Failures", nil
-}
-
-// actsOnFailed returns whether an actor may retry or delete the tasks of a scope, each scope asked once.
-func (h *handler) actsOnFailed(actor Actor) func(scope string) bool {
-	known := map[string]bool{}
-	return func(scope string) bool {
-		may, is := known[scope]
-		if !is {
-			may = h.service.May(actor, control.VerbRun, scope) == nil || h.service.May(actor, control.VerbCancel, scope) == nil
-			known[scope] = may
-		}
-		return may
-	}
 }
 
 func groupsOf(rows []failureRow) (list []failureGroup) {

@@ -10,18 +10,11 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// noScope is the error for a scope of which there is nothing: it is probably mistyped.
-type noScope struct{ name string }
-
-func (e *noScope) Error() string {
-	return "there is no scope " + e.name + ": the limits do not name it, no task waits there, and none has spent from it in the last 31 days"
-}
-
-// checkScope returns a noScope for a scope of which there is nothing.
+// checkScope returns an error for a scope of which there is nothing: it is probably mistyped.
 func (h *handler) checkScope(ctx context.Context, name string, limits control.Limits) error {
 	known, err := h.service.Known(ctx, name, limits)
 	if err == nil && !known {
-		return &noScope{name}
+		return notFound("there is no scope " + name + ": the limits do not name it, no task waits there, and none has spent from it in the last 31 days")
 	}
 	return err
 }
@@ -70,7 +63,7 @@ func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near 
 
 // search leads to the scope or task of a name. If there are both, or none, it offers what there is.
 func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
-	q := strings.TrimSpace(r.FormValue("q"))
+	q := field(r, "q")
 	if q == "" {
 		http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusSeeOther)
 		return
@@ -84,7 +77,7 @@ func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
 	case len(exact) > 1:
 		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Query: q, Data: failure{Found: exact}})
 	default:
-		h.failed(w, r, actor, &notFound{"there is no scope " + q + ", and no queue has a task with that id"})
+		h.failed(w, r, actor, notFound("there is no scope "+q+", and no queue has a task with that id"))
 	}
 }
 

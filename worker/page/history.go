@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
@@ -77,7 +76,7 @@ func (h *handler) visibleChanges(actor Actor, all *history) (rows []changeRow) {
 }
 
 func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, string, error) {
-	d := historyData{Filter: strings.TrimSpace(r.FormValue("q"))}
+	d := historyData{Filter: field(r, "q")}
 	rows := h.visibleChanges(actor, data.(*history))
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
@@ -136,7 +135,7 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
 	}
 	rows := h.visibleChanges(actor, st.data.(*history))
 	slices.Reverse(rows)
-	filter := strings.TrimSpace(r.FormValue("q"))
+	filter := field(r, "q")
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Content-Disposition", `attachment; filename="headway-history.ndjson"`)
 	enc := json.NewEncoder(w)

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -36,9 +35,9 @@ func sameRights(a, b Actor) bool {
 	return a.Name == b.Name && a.Role == b.Role && same(a.Groups, b.Groups) && same(a.Scopes, b.Scopes)
 }
 
-// Proxy is a reverse proxy that authenticates requests and names the user in headers, such as
-// oauth2-proxy. Headers count only in requests from one of its Networks; all other requests are
-// refused.
+// Proxy is a reverse proxy that authenticates requests and names the user in X-Forwarded-User, and groups
+// separated by commas in X-Forwarded-Groups, such as oauth2-proxy. These headers count only in requests from
+// one of its Networks; all other requests are refused.
 type Proxy struct {
 	// Networks are the addresses that the proxy's requests come from. Required.
 	Networks []netip.Prefix
@@ -46,10 +45,6 @@ type Proxy struct {
 	// are refused, so that a foreign name that points here gets no answer. Defaults to
 	// localhost and every address, since those are no such names: set it if the proxy passes on the Host.
 	Hosts []string
-	// UserHeader is the header with the name. Defaults to X-Forwarded-User.
-	UserHeader string
-	// GroupsHeader is the header with the groups, separated by commas. Defaults to X-Forwarded-Groups.
-	GroupsHeader string
 	// Admins and Viewers are the groups with these roles, and persons as user:NAME. All others are
 	// RoleOwner: viewers that may act in the scopes that they own.
 	Admins, Viewers []string
@@ -87,7 +82,7 @@ func (p *Proxy) named(r *http.Request) bool {
 // identify returns the actor of a request, and false if the request does not come from the proxy, asks
 // for another host, or has no name. A header with two lines is refused: one of them may be the client's.
 func (p *Proxy) identify(r *http.Request) (Actor, bool) {
-	names, groups := r.Header.Values(cmp.Or(p.UserHeader, "X-Forwarded-User")), r.Header.Values(cmp.Or(p.GroupsHeader, "X-Forwarded-Groups"))
+	names, groups := r.Header.Values("X-Forwarded-User"), r.Header.Values("X-Forwarded-Groups")
 	if !p.sends(r) || !p.named(r) || len(names) != 1 || len(groups) > 1 {
 		return Actor{}, false
 	}

@@ -69,11 +69,6 @@ func (j *jobs) close() {
 	j.runs.Wait()
 }
 
-// busyError is the error for a change of tasks that has to wait for the end of another.
-type busyError struct{ what string }
-
-func (e *busyError) Error() string { return e.what }
-
 // begin starts a job, unless its actor or too many others have one under way.
 func (j *jobs) begin(actor Actor, a *act, change control.TaskChange, now time.Time, run func(*job)) (*job, error) {
 	j.mu.Lock()
@@ -87,11 +82,11 @@ func (j *jobs) begin(actor Actor, a *act, change control.TaskChange, now time.Ti
 	last := j.last[actor.Name]
 	switch {
 	case j.ctx.Err() != nil:
-		return nil, &busyError{"this page is closing: try again in a moment"}
+		return nil, conflict("this page is closing: try again in a moment")
 	case last != nil && !last.over():
-		return nil, &busyError{fmt.Sprintf("your change of tasks that began at %s is under way: wait for its end, or stop it", clockText(last.begun))}
+		return nil, conflict(fmt.Sprintf("your change of tasks that began at %s is under way: wait for its end, or stop it", clockText(last.begun)))
 	case running >= mostRunning:
-		return nil, &busyError{fmt.Sprintf("%d changes of tasks are under way: try again when one has ended", running)}
+		return nil, conflict(fmt.Sprintf("%d changes of tasks are under way: try again when one has ended", running))
 	}
 	ctx, stop := context.WithCancel(j.ctx)
 	begun := &job{change: change, begun: now, ctx: ctx, stop: stop, done: make(chan struct{}), act: a}
@@ -111,7 +106,7 @@ func (j *jobs) of(actor Actor) (*job, error) {
 	if last := j.last[actor.Name]; last != nil {
 		return last, nil
 	}
-	return nil, &notFound{"you have begun no change of tasks since the page was started; the history has what was changed before"}
+	return nil, notFound("you have begun no change of tasks since the page was started; the history has what was changed before")
 }
 
 // startJob makes the change of a form, and shows its result, or its progress if it lasts.
@@ -215,7 +210,7 @@ func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string,
 	if !p.Running {
 		return p, j.act.Title, j.err
 	}
-	p.act = &act{Title: j.act.Title, Scope: j.act.Scope} // the form itself changes until the end
+	p.act = &act{verbForm: j.act.verbForm, Scope: j.act.Scope} // the form itself changes until the end
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p.Changed, p.Over = j.changed, j.changed+j.left

@@ -136,7 +136,6 @@ type overviewData struct {
 	Pages         pages
 	Version       int64
 	By            string
-	At            time.Time
 	None          bool // there are no limits at all
 	Waiting       int64
 }
@@ -165,17 +164,14 @@ type meter struct {
 	Part    int // of a hundred
 	Full    bool
 	Binding bool
-	Own     bool // a rule of the scope itself, not of a level above
 }
 
-func meterOf(r control.Rule, scope string, binding bool) meter {
-	m := meter{Rule: r, Limit: r.Counts(), Binding: binding, Own: r.RuleScope == scope}
-	switch {
-	case m.Limit <= 0:
-		m.Part, m.Full = 100, true
-	default:
+func meterOf(r control.Rule, binding bool) meter {
+	m := meter{Rule: r, Limit: r.Counts(), Binding: binding}
+	if m.Full = r.Used >= m.Limit; m.Limit > 0 {
 		m.Part = int(min(100, max(0, r.Used)*100/m.Limit))
-		m.Full = r.Used >= m.Limit
+	} else {
+		m.Part, m.Full = 100, true
 	}
 	return m
 }
@@ -270,12 +266,12 @@ func ownCondition(l control.Level) (s condition) {
 func rowOf(l control.Level, below control.Trouble) levelRow {
 	row := levelRow{Level: l, Condition: conditionOf(l, below)}
 	if l.Binding >= 0 {
-		m := meterOf(l.Rules[l.Binding], l.Scope, true)
+		m := meterOf(l.Rules[l.Binding], true)
 		m.VendorLimit = 0 // it has a column of its own
 		row.Meter = &m
 	}
 	for _, rule := range l.Rules {
-		if m := meterOf(rule, l.Scope, false); m.VendorLimit > 0 && (row.Vendor == nil || m.Part > row.Vendor.Part) {
+		if m := meterOf(rule, false); m.VendorLimit > 0 && (row.Vendor == nil || m.Part > row.Vendor.Part) {
 			row.Vendor = &m
 		}
 	}
@@ -284,7 +280,7 @@ func rowOf(l control.Level, below control.Trouble) levelRow {
 
 func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, string, error) {
 	o := data.(*overview)
-	d := overviewData{Filter: strings.TrimSpace(r.FormValue("q")), State: r.FormValue("state"), At: o.limits.At}
+	d := overviewData{Filter: field(r, "q"), State: r.FormValue("state")}
 	if v := o.limits.Version; v != nil {
 		d.Version, d.By = v.Number, v.By
 	}

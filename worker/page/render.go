@@ -280,26 +280,27 @@ func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, er
 	h.fail(w, r, actor, statusOf(err), err)
 }
 
-// notFound is the error for a thing that does not exist.
-type notFound struct{ what string }
+// statusError is an error with the status of its answer.
+type statusError struct {
+	status int
+	text   string
+}
 
-func (e *notFound) Error() string { return e.what }
+func (e *statusError) Error() string { return e.text }
 
-// badRequest is the error for a query that names nothing that exists.
-type badRequest struct{ what string }
-
-func (e *badRequest) Error() string { return e.what }
+func notFound(text string) error   { return &statusError{http.StatusNotFound, text} }
+func badRequest(text string) error { return &statusError{http.StatusBadRequest, text} }
+func conflict(text string) error   { return &statusError{http.StatusConflict, text} }
 
 func statusOf(err error) int {
+	if e, is := errors.AsType[*statusError](err); is {
+		return e.status
+	}
 	switch {
 	case errors.As(err, new(*control.ForbiddenError)):
 		return http.StatusForbidden
-	case errors.As(err, new(*notFound)), errors.As(err, new(*noScope)), errors.As(err, new(*control.NoTaskError)):
+	case errors.As(err, new(*control.NoTaskError)):
 		return http.StatusNotFound
-	case errors.As(err, new(*badRequest)):
-		return http.StatusBadRequest
-	case errors.As(err, new(*busyError)):
-		return http.StatusConflict
 	case isRefusal(err):
 		return http.StatusUnprocessableEntity
 	}

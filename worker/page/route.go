@@ -39,8 +39,8 @@ func (h *handler) routed() []route {
 		{"GET /limits.yaml", seeAll, h.exportLimits},
 		{"GET /forecast", seeRows, h.forecast},
 		{"POST /forecast", seeRows, h.forecast},
-		{"GET /change", changeLimits, h.changeForm},
-		{"POST /change", changeLimits, h.postChange},
+		{"GET /change", needsVerb, h.changeLimits},
+		{"POST /change", needsVerb, h.changeLimits},
 		{"POST /tasks", changeTasks, h.postTasks},
 		{"POST /stop", seeRows, h.postStop}, // of one's own
 		{"GET /done", seeRows, h.done},
@@ -75,7 +75,7 @@ func seeAll(*http.Request) (need, error) { return need{verb: control.VerbSee}, n
 func seeScope(r *http.Request) (need, error) {
 	name := r.FormValue("scope")
 	if _, err := policy.ParseScope(name); err != nil {
-		return need{}, &badRequest{control.Plain(err)}
+		return need{}, badRequest(control.Plain(err))
 	}
 	return need{verb: control.VerbSee, place: name}, nil
 }
@@ -89,23 +89,23 @@ func (h *handler) seeLive(r *http.Request) (need, error) {
 	return s.needs(looked)
 }
 
-func changeLimits(r *http.Request) (need, error) {
+func needsVerb(r *http.Request) (need, error) {
 	verb := control.Verb(r.FormValue("verb"))
 	if _, is := verbs[verb]; !is {
-		return need{}, &badRequest{fmt.Sprintf("limits cannot be changed by %q", verb)}
+		return need{}, badRequest(fmt.Sprintf("limits cannot be changed by %q", verb))
 	}
-	return need{verb: verb, place: placeOf(r), rows: verb == control.VerbRollback}, nil
+	return need{verb: verb, place: field(r, "scope"), rows: verb == control.VerbRollback}, nil
 }
 
-// placeOf returns the place of the limits that a form names.
-func placeOf(r *http.Request) string { return strings.TrimSpace(r.FormValue("scope")) }
+// field returns a field of a form, without the spaces around it.
+func field(r *http.Request, name string) string { return strings.TrimSpace(r.FormValue(name)) }
 
 // changeTasks needs the right to the scope of the screen; the service checks that of each chosen task, and of
 // each that failed.
 func changeTasks(r *http.Request) (need, error) {
 	verb, scope := control.Verb(r.FormValue("verb")), r.FormValue("scope")
 	if _, is := taskVerbs[verb]; !is {
-		return need{}, &badRequest{fmt.Sprintf("tasks cannot be changed by %q", verb)}
+		return need{}, badRequest(fmt.Sprintf("tasks cannot be changed by %q", verb))
 	}
 	return need{verb: verb, place: scope, rows: r.FormValue("failed") != "" || scope == "" && len(r.Form["task"]) > 0}, nil
 }

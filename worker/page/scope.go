@@ -156,7 +156,6 @@ type scopeData struct {
 	Other     usage.Sum
 	Ends      usage.Ends // of the last hour, as Users and Started are
 	Started   int64
-	UsedFrom  time.Time
 	Charts    []chart
 	Events    []control.UpstreamEvent
 	May       may
@@ -213,7 +212,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	name := s.level.Scope
 	d := scopeData{
 		Level: s.level, Last: s.last, Condition: conditionOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
-		Filter: strings.TrimSpace(r.FormValue("q")), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, UsedFrom: s.users.From, May: h.mayDo(actor, name),
+		Filter: field(r, "q"), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, May: h.mayDo(actor, name),
 	}
 	binds := -1
 	if len(s.turns.List) > 0 {
@@ -224,7 +223,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 		binds = s.level.Binding
 	}
 	for i, rule := range s.level.Rules {
-		d.Meters = append(d.Meters, ruleRow{meterOf(rule, name, i == binds), s.texts[[2]string{rule.RuleScope, rule.Rule}], rule.RuleScope != name})
+		d.Meters = append(d.Meters, ruleRow{meterOf(rule, i == binds), s.texts[[2]string{rule.RuleScope, rule.Rule}], rule.RuleScope != name})
 	}
 	for _, shadow := range s.shadows {
 		row := shadowRow{RuleState: shadow}

@@ -112,11 +112,11 @@ const (
 func (h *handler) watched(r *http.Request) (s screen, looked *http.Request, err error) {
 	at, err := url.Parse(safePath(r.FormValue("at")))
 	if err != nil {
-		return s, nil, &badRequest{"at is no path of this page"}
+		return s, nil, badRequest("at is no path of this page")
 	}
 	s, is := h.screenOf(at.Path)
 	if !is || !s.live {
-		return s, nil, &notFound{"at is no live screen"}
+		return s, nil, notFound("at is no live screen")
 	}
 	looked = r.Clone(r.Context())
 	looked.URL, looked.Form, looked.PostForm, looked.MultipartForm = at, nil, nil, nil

@@ -29,7 +29,7 @@ type taskState struct {
 func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
 	id, name := r.FormValue("id"), r.FormValue("queue")
 	if id == "" {
-		return topic{}, &badRequest{"no id of a task is given"}
+		return topic{}, badRequest("no id of a task is given")
 	}
 	return topic{key: "task\x00" + id + "\x00" + name, load: func(ctx context.Context, _ any) (any, error) { return h.loadTask(ctx, id, name) }}, nil
 }
@@ -103,7 +103,7 @@ func (h *handler) taskView(r *http.Request, actor Actor, data any) (any, string,
 	if len(list) > 0 {
 		return list, title, nil
 	}
-	return nil, title, &notFound{"no queue has a task " + id + ": it was never enqueued, was deleted, or has succeeded and was not kept"}
+	return nil, title, notFound("no queue has a task " + id + ": it was never enqueued, was deleted, or has succeeded and was not kept")
 }
 
 func (h *handler) taskOf(actor Actor, t control.Task, info *asynq.TaskInfo) taskData {
