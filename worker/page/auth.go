@@ -52,6 +52,9 @@ func (h *handler) actor(r *http.Request) (actor Actor, ok bool) {
 			actor, ok = h.cfg.Proxy.identify(r)
 		}
 		if !ok && h.cfg.Users != nil {
+			if fault := h.cfg.Users.takeFault(); fault != nil {
+				h.log.WarnContext(r.Context(), "page: the file of users is not in force; the users from before are", "fault", fault.Error())
+			}
 			if actor, ok = h.user(r); ok && h.cfg.Proxy == nil { // a proxy has groups that the file does not know
 				actor = h.cfg.Users.withOwnGroup(actor)
 			}

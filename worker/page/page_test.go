@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -432,5 +433,18 @@ func TestFind(t *testing.T) {
 		if body := s.sees(http.StatusNotFound, path); strings.Contains(body, "payments%2F") || strings.Contains(body, "/task?id=inv0") {
 			t.Errorf("who may not see it finds %s:\n%s", path, body)
 		}
+	}
+}
+
+// The runs of a schedule are shown to those who may see its scope.
+func TestSchedulesAreSeen(t *testing.T) {
+	t.Parallel()
+	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
+	must(t, err)
+	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
+	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
+		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}
 }

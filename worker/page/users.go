@@ -9,7 +9,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -114,12 +113,7 @@ func (u *Users) read() {
 }
 
 func readUsers(path string) (userFile, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return userFile{}, fmt.Errorf("page: read users: %w", err)
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return userFile{}, fmt.Errorf("page: read users: %w", err)
 	}
@@ -133,12 +127,12 @@ func (u *Users) current() userFile {
 	return u.file
 }
 
-// Err returns what is wrong with the present file. Until that is mended, the content from before
-// counts.
-func (u *Users) Err() error {
+// takeFault returns what was wrong with the file when it was last read, once for each reading.
+func (u *Users) takeFault() (fault error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.fault
+	fault, u.fault = u.fault, nil
+	return fault
 }
 
 // someHash is compared with the password if the name is unknown, so that the time does not show which

@@ -1,10 +1,12 @@
 package page
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -15,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // Who asks is known, or nothing is answered.
@@ -271,9 +273,7 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 		hash, err := HashPassword(password)
 		must(t, err)
 		must(t, os.WriteFile(users.path, fmt.Appendf(nil, "people: {%s: {password: %q, role: admin}}\n", name, hash), 0o600))
-		for string(users.current().people[name].hash) != hash {
-			<-time.After(10 * time.Millisecond)
-		}
+		redistest.WaitFor(t, "the file is read", time.Minute, func() bool { return string(users.current().people[name].hash) == hash })
 	}
 	gets := func(code int, cookie *http.Cookie) {
 		t.Helper()
@@ -291,6 +291,20 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	gets(http.StatusOK, second)
 	write("ben", "battery staple")
 	gets(http.StatusSeeOther, second)
+
+	var log bytes.Buffer
+	h.log = slog.New(slog.NewTextHandler(&log, nil))
+	must(t, os.WriteFile(users.path, []byte("people: {ben: {}}"), 0o600))
+	redistest.WaitFor(t, "the fault is known", time.Minute, func() bool {
+		users.mu.Lock()
+		defer users.mu.Unlock()
+		return users.fault != nil
+	})
+	gets(http.StatusSeeOther, second)
+	gets(http.StatusSeeOther, second)
+	if text := log.String(); strings.Count(text, "role is missing") != 1 {
+		t.Errorf("a file with a fault is logged as %q", text)
+	}
 }
 
 // "The session's cookie is marked Secure if the request came by HTTPS."
@@ -306,19 +320,6 @@ func TestCookieIsSecure(t *testing.T) {
 	}
 	if c := cookie(plain, "", ""); c.MaxAge >= 0 {
 		t.Errorf("%+v is not deleted", c)
-	}
-}
-
-// The runs of a schedule are shown to those who may see its scope.
-func TestSchedulesAreSeen(t *testing.T) {
-	t.Parallel()
-	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
-	must(t, err)
-	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
-	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
-	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
-		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}
 }
 
