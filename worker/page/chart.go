@@ -1,7 +1,6 @@
 package page
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -23,7 +22,7 @@ type chart struct {
 	Name        string
 	Bars        []bar
 	Limit       int64 // what the rules admit in a slot in the long run; -1 if no rule says it
-	LimitRule   policy.MatchedRule
+	LimitRule   string
 	LimitY      int // of its line, 0 for none
 	Ticks       []tick
 	Marks       []mark
@@ -75,9 +74,9 @@ type charted struct {
 	now    time.Time
 }
 
-// draw draws a chart of points that are a slot apart and cover a span.
-func (in charted) draw(name string, points []usage.Point, slot, span time.Duration) chart {
-	c := chart{Name: name, Depth: chartDepth, Base: chartBase, Step: spanWords(slot)}
+// draw draws a chart of points that are a slot apart, step in words, and cover a span.
+func (in charted) draw(name, step string, points []usage.Point, slot, span time.Duration) chart {
+	c := chart{Name: name, Depth: chartDepth, Base: chartBase, Step: step}
 	if len(points) == 0 {
 		return c
 	}
@@ -117,7 +116,7 @@ func (in charted) draw(name string, points []usage.Point, slot, span time.Durati
 
 // admits returns how many requests the rules that apply now admit in a slot in the long run, -1 if none says it, and the rule
 // that admits least. It leaves out rules whose windows are longer than the chart.
-func (in charted) admits(slot, span time.Duration) (least int64, rule policy.MatchedRule) {
+func (in charted) admits(slot, span time.Duration) (least int64, rule string) {
 	scope, err := policy.ParseScope(in.scope)
 	if err != nil {
 		return -1, rule
@@ -127,14 +126,14 @@ func (in charted) admits(slot, span time.Duration) (least int64, rule policy.Mat
 	for _, b := range bounds {
 		r := b.Rule
 		if b.Paused() {
-			return 0, b
+			return 0, "the pause of " + b.Scope.String()
 		}
 		if r.Unlimited || r.Shadow || r.Algorithm == policy.Concurrency || r.Algorithm == policy.Calendar || r.Per > span ||
 			r.Unit != "" && r.Unit != policy.Requests || r.Active != nil && !r.Active.Holds(in.now) {
 			continue
 		}
 		if n := int64(math.Ceil(float64(r.Limit) * slot.Seconds() / r.Per.Seconds())); least < 0 || n < least {
-			least, rule = n, b
+			least, rule = n, r.Name+" of "+b.Scope.String()
 		}
 	}
 	return least, rule
@@ -191,12 +190,4 @@ func shortNumber(n int64) string {
 		return strconv.FormatFloat(float64(n)/1e3, 'f', -1, 64) + "k"
 	}
 	return number(n)
-}
-
-// ruleWords names a rule for a sentence: "tenant of payments/acme".
-func ruleWords(b policy.MatchedRule) string {
-	if b.Paused() {
-		return "the pause of " + b.Scope.String()
-	}
-	return fmt.Sprintf("%s of %s", b.Rule.Name, b.Scope.String())
 }

@@ -65,19 +65,16 @@ func (h *handler) parse() (templates, error) {
 
 func (h *handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"link":     h.link,
-		"asset":    func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
-		"num":      number,
-		"time":     func(at any) moment { return momentOf(at) },
-		"plural":   plural,
-		"pick":     func(kv ...any) map[string]any { return pairs(kv) },
-		"names":    func(scope string) []crumb { return crumbs(scope) },
-		"reason":   reasonWords,
-		"add":      func(a, b int64) int64 { return a + b },
-		"span":     spanWords,
-		"join":     strings.Join,
-		"clock":    func(at time.Time) string { return at.UTC().Format("15:04") },
-		"rulename": ruleWords,
+		"link":    h.link,
+		"asset":   func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
+		"num":     number,
+		"time":    momentOf,
+		"plural":  plural,
+		"columns": columns,
+		"names":   crumbs,
+		"reason":  reasonWords,
+		"join":    strings.Join,
+		"clock":   func(at time.Time) string { return at.UTC().Format("15:04") },
 	}
 }
 
@@ -96,12 +93,19 @@ func (h *handler) link(path string, kv ...any) string {
 	return h.cfg.Prefix + path + "?" + query.Encode()
 }
 
-func pairs(kv []any) map[string]any {
-	m := make(map[string]any, len(kv)/2)
-	for i := 0; i+1 < len(kv); i += 2 {
-		m[fmt.Sprint(kv[i])] = kv[i+1]
+// column is a column of a table.
+type column struct {
+	Name   string
+	Number bool
+}
+
+// columns returns columns by their names. Those of numbers begin with "#".
+func columns(names ...string) (list []column) {
+	for _, name := range names {
+		text, number := strings.CutPrefix(name, "#")
+		list = append(list, column{text, number})
 	}
-	return m
+	return list
 }
 
 // assetVersion is a hash of all assets.
@@ -165,21 +169,6 @@ func momentOf(at any) moment {
 	}
 	t = t.UTC()
 	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: clockText(t)}
-}
-
-// spanWords returns a duration in words.
-func spanWords(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
-	}
-	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
 // crumb is a level of a scope, with the path to it.

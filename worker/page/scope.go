@@ -251,8 +251,8 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	d.Events = h.service.VisibleUpstreamEvents(actor, s.events)
 	charts := charted{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
 	d.Charts = []chart{
-		charts.draw("the last 15 minutes", s.quarter, quarterSlot, quarterSpan),
-		charts.draw("the last day", s.day, daySlot, daySpan),
+		charts.draw("the last 15 minutes", "15 s", s.quarter, quarterSlot, quarterSpan),
+		charts.draw("the last day", "2 h", s.day, daySlot, daySpan),
 	}
 	return d, name, nil
 }
