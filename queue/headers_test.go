@@ -130,7 +130,7 @@ func TestPublishedPolicy(t *testing.T) {
 		t.Fatalf("before: %v %v", p, err)
 	}
 	p := policy.PerSecond("a", 4)
-	_, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(ctx, "worker", p, nil)
+	_, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(ctx, "worker", p, false)
 	must(t, err)
 	got, err := queue.PublishedPolicy(ctx, rdb)
 	if err != nil || string(limitsyaml.Format(got)) != string(limitsyaml.Format(p)) {

@@ -252,7 +252,7 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 		cfg.OnMaxWait = l.cfg.OnMaxWait
 	}
 	if cfg.failRefused == nil {
-		cfg.failRefused = policystore.NewPast(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter).NeverAdmitted
+		cfg.failRefused = policystore.NeverAdmitted(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter)
 	}
 	return cfg
 }
@@ -379,7 +379,7 @@ func (l *Limits) Preview(ctx context.Context) (*policy.Policy, error) {
 
 func noLimits(err error) error {
 	if errors.Is(err, policystore.ErrNone) {
-		return fmt.Errorf("worker: there are no limits: Config has neither LimitsFile nor Limits, and nobody has published any in the last 24 hours: %w", err)
+		return fmt.Errorf("worker: there are no limits: Config has neither LimitsFile nor Limits, and no process has published any: %w", err)
 	}
 	return err
 }

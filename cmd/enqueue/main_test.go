@@ -79,7 +79,7 @@ func published(t *testing.T, rdb *redis.Client, text string) {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(text))
 	must(t, err)
-	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, nil)
+	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, false)
 	must(t, err)
 }
 

@@ -203,8 +203,6 @@ func TestWorkerAccess(t *testing.T) {
 		"rename":      rdb.Rename(ctx, "hw:queues", "hw:limits").Err(),
 		"script":      rdb.Eval(ctx, "return redis.call('HSET', KEYS[1], 'version', '9')", []string{"hw:limits"}).Err(),
 		"hidden":      rdb.Eval(ctx, "return redis.call('HSET', 'hw:limits', 'version', '9')", nil).Err(),
-		"files":       rdb.ZAdd(ctx, "hw:limits:files", redis.Z{Score: 1, Member: "another"}).Err(),
-		"no file":     rdb.ZRem(ctx, "hw:limits:files", "another").Err(),
 		"another key": rdb.HSet(ctx, "hw:limits2", "version", "9").Err(),
 		"flushall":    rdb.FlushAll(ctx).Err(),
 		"acl":         rdb.Do(ctx, "ACL", "SETUSER", "worker", "~*", "+@all").Err(),
@@ -216,7 +214,6 @@ func TestWorkerAccess(t *testing.T) {
 	}
 	g.limits("worker").says(1, "set payments account limit=1000", "the user of Redis at", "may not change limits; nothing was changed", "docs/operations.md")
 	g.limits("worker").run(0, "list")
-	g.limits("worker").run(0, "verify")
 	// "Programs that enqueue, and worker inspect, can have the same user."
 	policy, err := queue.PublishedPolicy(ctx, rdb)
 	must(t, err)
@@ -281,7 +278,7 @@ func (l *limited) everyVerb() {
 	l.busy()
 	ran := map[string]bool{"import": true, "diff": true, "check": true, "convert": true} // the last two need no Redis
 	for _, words := range []string{
-		"list", "export", "history", "verify", "show payments/acme", "show payments/*", "reset payments/acme",
+		"list", "export", "history", "show payments/acme", "show payments/*", "reset payments/acme",
 		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
 		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
 	} {

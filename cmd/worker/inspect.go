@@ -195,7 +195,7 @@ func (i *inspection) published(ctx context.Context, rdb redis.UniversalClient) (
 		return nil, explain(ctx, err, i.url)
 	case pol == nil:
 		return nil, cli.Errorf("-limits FILE, with the limits that the workers run under",
-			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
+			"there are no limits: -limits is not given, and no worker has published any")
 	}
 	return pol, nil
 }

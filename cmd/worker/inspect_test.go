@@ -54,7 +54,7 @@ func inspectedUnder(t *testing.T, limits string) *inspected {
 	i.url, i.rdb = ownClient(t)
 	i.limits, err = throttle.New(i.rdb, policy, throttle.Config{})
 	must(t, err)
-	_, _, err = policystore.New(i.rdb, policystore.Config{}).PublishFile(t.Context(), "worker", policy, nil)
+	_, _, err = policystore.New(i.rdb, policystore.Config{}).PublishFile(t.Context(), "worker", policy, false)
 	must(t, err)
 	i.queue = queue.NewClient(i.rdb, queue.ClientConfig{Limiter: i.limits})
 	return i

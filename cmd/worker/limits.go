@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,7 +27,7 @@ import (
 
 // limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same
 // text.
-const limitsUsage = `Usage: worker limits list | export | history | verify [flags]
+const limitsUsage = `Usage: worker limits list | export | history [flags]
        worker limits show SCOPE [flags]
        worker limits set SCOPE RULE KEY=VALUE… [flags]
        worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
@@ -74,8 +72,6 @@ spent.
   convert   print as limits.yaml a tree of limits for redis-cell: names under
             children, and under limits [burst, count, seconds]. It needs no Redis
   history   the stored versions, newest last, and what each has changed
-  verify    check that no stored version was rewritten, and print the newest
-            hash. If one was, print the first that does not match and exit with 1
   rollback  return to the limits of VERSION
   reset     forget the spending under the rules of SCOPE, or under one of them, and
             print how much it was; the history keeps that
@@ -102,7 +98,6 @@ Flags:
   -all              of history: every rule that a version has changed, however many
   -replace          of import: undo all changes, and replace the workers' file
   -strict           of check: the exit code is 1 for warnings too
-  -hash HEX         of verify: a hash noted earlier, which one version must have
   -json             print objects, one a line
   -h                print this
 
@@ -131,7 +126,6 @@ type limitsCommand struct {
 	version int64
 	lasts   time.Duration
 	timeout time.Duration
-	hash    string
 	replace bool
 	strict  bool
 	force   bool
@@ -165,7 +159,6 @@ var limitsVerbs = map[string]limitsVerb{
 	"list":     {0, 0, "", "", false, (*limitsCommand).list},
 	"export":   {0, 0, "", "", false, (*limitsCommand).export},
 	"history":  {0, 0, "", "all", false, (*limitsCommand).history},
-	"verify":   {0, 0, "", "hash", false, (*limitsCommand).verify},
 	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
 	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version dry-run for force", false, (*limitsCommand).set},
 	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as reason if-version dry-run force", false, (*limitsCommand).assign},
@@ -192,12 +185,6 @@ func newLimits() (*cli.Command, *limitsCommand) {
 	fs.StringVar(&c.reason, "reason", "", "")
 	fs.Int64Var(&c.version, "if-version", 0, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
-	fs.Func("hash", "", func(text string) error {
-		if c.hash = text; !isHash(text) {
-			return errors.New("not a hash as worker limits verify prints it, of 64 digits from 0 to f")
-		}
-		return nil
-	})
 	fs.BoolVar(&c.strict, "strict", false, "")
 	fs.BoolVar(&c.force, "force", false, "")
 	fs.BoolVar(&c.dry, "dry-run", false, "")
@@ -259,11 +246,6 @@ func runLimits(ctx context.Context, args []string, getenv func(string) string, s
 	return cli.ExitOK
 }
 
-func isHash(text string) bool {
-	sum, err := hex.DecodeString(text)
-	return err == nil && len(sum) == sha256.Size
-}
-
 // userName is who runs the program.
 func userName(getenv func(string) string) string {
 	for _, name := range []string{"USER", "USERNAME"} {
@@ -280,7 +262,7 @@ func userName(getenv func(string) string) string {
 // read takes the words, and refuses flags that the verb does not take.
 func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
 	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, convert, diff, check, history, verify, rollback, reset, pause, resume or drain")
+		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, convert, diff, check, history, rollback, reset, pause, resume or drain")
 	}
 	verb, known := limitsVerbs[words[0]]
 	if !known {
@@ -312,11 +294,7 @@ func (c *limitsCommand) run(ctx context.Context) error {
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
 	c.rdb, c.store = rdb, policystore.New(rdb, policystore.Config{})
-	if err := limitsVerbs[c.verb].run(c, ctx); err != nil {
-		return c.explain(ctx, err)
-	}
-	_ = c.store.Keep(ctx) // where workers may only read, nobody else renews them
-	return nil
+	return c.explain(ctx, limitsVerbs[c.verb].run(c, ctx))
 }
 
 // explain puts into words why it could not be done.

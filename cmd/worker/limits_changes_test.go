@@ -130,32 +130,6 @@ func TestDiffOfVersions(t *testing.T) {
 	l.run(1, "diff", number)
 }
 
-// docs/limits.md: "worker limits verify" tells whether an author or a change was rewritten, and the
-// newest hash, which can be noted elsewhere.
-func TestLimitsVerify(t *testing.T) {
-	t.Parallel()
-	l := newLimited(t)
-	l.says(0, "verify", "1 version is sound, from version 1 to 1\nnewest hash: ")
-	l.run(0, "set", "payments/acme", "tenant", "limit=100", "-as", "bert")
-	noted := l.objects("verify")[0]
-	want(t, noted, map[string]any{"oldest": 1.0, "newest": 2.0, "sound": 2.0, "noted": nil, "unfit": nil})
-	hash, _ := noted["hash"].(string)
-	if history := l.objects("history"); history[1]["hash"] != hash || history[1]["user"] != "default" || history[1]["by"] != "bert" || len(hash) != 64 {
-		t.Errorf("%v, %q", history[1], hash)
-	}
-	l.run(0, "set", "payments/acme", "tenant", "limit=200", "-as", "anna")
-	l.says(0, "verify -hash "+hash, "3 versions are sound, from version 1 to 3\n", "version 2 has the hash that was noted")
-	l.says(2, "verify -hash "+hash[:63], "not a hash as worker limits verify prints it")
-
-	rdb := open(t, l.url)
-	text := rdb.HGet(t.Context(), "hw:limits", "v:2").Val()
-	rdb.HSet(t.Context(), "hw:limits", "v:2", strings.Replace(text, "bert", "eve", 1))
-	l.says(1, "verify", "version 2 of the limits does not fit: its text is not the one that was written", "try: ")
-	out, _ := l.run(1, "-json", "verify")
-	want(t, objects(t, out)[0], map[string]any{"unfit": 2.0, "sound": 1.0, "newest": 3.0})
-	newLimited(t).says(1, "verify -hash "+hash, "none of versions 1 to 1 has the hash that was noted")
-}
-
 // What is said of an author cannot be taken for the Redis user.
 func TestAuthor(t *testing.T) {
 	t.Parallel()
@@ -211,7 +185,7 @@ func TestNastyNamesAreEscaped(t *testing.T) {
 		must(t, err)
 	}
 	for _, words := range []string{
-		"limits list", "limits history", "limits show " + scope, "limits show payments/*", "limits verify", "limits export",
+		"limits list", "limits history", "limits show " + scope, "limits show payments/*", "limits export",
 		"limits diff " + limitsFile(t, liveLimits), "limits set payments account limit=9 -if-version 2", "limits set " + scope + " tenant\u202e limit=2",
 		"limits remove " + scope + " none\u202e", "limits resume " + scope, "limits pause " + scope, "limits drain " + scope + " -timeout 1s",
 		"limits reset " + scope, "limits unset " + scope, "limits import no\x1b[2J", "limits " + nasty, "limits list " + nasty,

@@ -64,7 +64,7 @@ func fileLike(path string) string {
 func explainLimits(err error) error {
 	if errors.Is(err, policystore.ErrNone) {
 		return cli.Errorf("worker -limits limits.yaml (see examples/quickstart/limits.yaml)",
-			"there are no limits: -limits is not given, and no worker has published any in the last 24 hours")
+			"there are no limits: -limits is not given, and no worker has published any")
 	}
 	if errors.As(err, new(*policystore.DamagedError)) {
 		return &cli.Error{What: plainly(err), Try: "the newest version of this program; DEL hw:limits removes every live change", Err: err}

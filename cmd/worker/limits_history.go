@@ -22,7 +22,6 @@ type versionReport struct {
 	Change  string              `json:"change"`
 	Reason  string              `json:"reason,omitempty"`
 	Via     string              `json:"via,omitempty"`
-	Hash    string              `json:"hash,omitempty"`
 	Rules   *int                `json:"rules,omitempty"` // absent where it is not known
 	Diff    []differenceReport  `json:"diff,omitempty"`
 	Resets  []policystore.Reset `json:"resets,omitempty"`
@@ -101,7 +100,7 @@ func (c *limitsCommand) history(ctx context.Context) error {
 		}
 		none = false
 		r := versionReportOf(one.Version, one.Differences)
-		if r.Hash = one.Version.Hash; !one.Known {
+		if !one.Known {
 			r.Rules = nil
 		}
 		if err := c.print(r, c.historyLine(one)); err != nil {

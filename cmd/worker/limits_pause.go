@@ -187,11 +187,14 @@ func (d *drained) pauses(scope string) bool {
 	return false
 }
 
-func pausedOrResumed(p policystore.Pause) string {
-	if p.Resumed {
+func setOrPaused(o policystore.Override) string {
+	switch {
+	case o.Resumed():
 		return "resumed"
+	case o.Name == policystore.PausedField:
+		return "paused"
 	}
-	return "paused"
+	return "set"
 }
 
 // pauseReports is what list says of a node's pause, if there is anything to say.
@@ -205,9 +208,9 @@ func pauseReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 // pauseReport says who paused a node, or resumed it.
 func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
 	r := origin(v, path, policy.PausedRule, "paused: "+string(n.Pause), now)
-	if p, live := v.Paused(path, now); live {
+	if p, live := v.Override(path, policystore.PausedField, now); live {
 		r.From = "set"
-		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.Since), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
+		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.CreatedAt), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
 		r.Reason = p.Reason
 	}
 	r.Until = stamp(n.PausedUntil)

@@ -47,11 +47,8 @@ func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err err
 	v, changes := made.Version, made.Differences
 	r := versionReportOf(v, changes)
 	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce) + reasonText(v.Reason)
-	if made.Before != nil {
-		line += fmt.Sprintf("\n  set before by %s at %s", author(made.Before.UpdatedBy, made.Before.UpdatedUser), stamp(made.Before.UpdatedAt))
-	}
-	if p := made.PauseBefore; p != nil {
-		line += fmt.Sprintf("\n  %s before by %s at %s", pausedOrResumed(*p), author(p.UpdatedBy, p.UpdatedUser), stamp(p.UpdatedAt))
+	if o := made.Before; o != nil {
+		line += fmt.Sprintf("\n  %s before by %s at %s", setOrPaused(*o), author(o.UpdatedBy, o.UpdatedUser), stamp(o.UpdatedAt))
 	}
 	for _, d := range changes {
 		line += "\n" + differenceLines(d, "  ")
@@ -78,14 +75,7 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 		if name == policystore.PausedField {
 			continue
 		}
-		r := origin(v, path, name, text, now)
-		for _, a := range v.Scopes {
-			if a.Scope == path && a.Sets(name) {
-				r.From = "set"
-				r.by(a.Authorship)
-			}
-		}
-		list = append(list, r)
+		list = append(list, origin(v, path, name, text, now))
 	}
 	return list
 }
@@ -141,12 +131,9 @@ func origin(v policystore.Version, scope, name, text string, now time.Time) rule
 	if source != nil {
 		r.UpdatedBy, r.UpdatedUser, r.UpdatedAt, r.Reason = source.By, source.User, stamp(source.At), source.Reason
 	}
-	for _, o := range v.Rules { // one that ends stands after the one for good
-		if o.Scope != scope || o.Name != name || !o.Until.IsZero() && !now.Before(o.Until) {
-			continue
-		}
+	if o, live := v.Override(scope, name, now); live {
 		r.From = "set"
-		if o.Rule == "" {
+		if o.Text == "" {
 			r.From = "removed"
 		}
 		r.by(o.Authorship)
@@ -205,8 +192,8 @@ func (c *limitsCommand) list(ctx context.Context) error {
 			}
 		}
 	}
-	for _, o := range v.Rules {
-		if o.Rule == "" && !there[[2]string{o.Scope, o.Name}] {
+	for _, o := range v.Overrides {
+		if isRule := !strings.HasSuffix(o.Name, ":"); isRule && o.Text == "" && !there[[2]string{o.Scope, o.Name}] {
 			report := origin(v, o.Scope, o.Name, "", c.now)
 			if err := c.print(report, report.line()); err != nil {
 				return err
@@ -339,4 +326,27 @@ func (c *limitsCommand) export(ctx context.Context) error {
 		Version int64  `json:"version"`
 		Limits  string `json:"limits"`
 	}{v.Number, string(limitsyaml.Format(p))}, strings.TrimSuffix(string(limitsyaml.Format(p)), "\n"))
+}
+
+func counted(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + more
+}
+
+// author is who made something: by is what was said, and user whom Redis knows.
+func author(by, user string) string {
+	if user == "" {
+		user = "unknown"
+	}
+	return asLabel(by) + " (user " + asLabel(user) + ")"
+}
+
+// asLabel is Quote, and quotes besides what looks like the rest of an author.
+func asLabel(name string) string {
+	if text := cli.Quote(name); text != name || !strings.ContainsAny(name, `()"#`) {
+		return text
+	}
+	return strconv.Quote(name)
 }

@@ -244,7 +244,7 @@ func TestWorkersChange(t *testing.T) {
 	first.says("algorithm is \\\"later\\\"")
 	write(t, path, strings.Replace(someLimits, "per: 1s", "per: 2s", 1))
 	first.says("limits file published")
-	first.says("rules set live override the limits file")
+	first.says("live changes override the limits file")
 	for _, r := range []*running{first, second} {
 		r.says(`msg="limits in force" version=3 change="publish a limits file"`)
 	}

@@ -316,7 +316,7 @@ func TestFailedStartPublishesNothing(t *testing.T) {
 	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
 	url, rdb := ownClient(t)
 	store := policystore.New(rdb, policystore.Config{})
-	_, _, err = store.PublishFile(t.Context(), "another worker", older, nil)
+	_, _, err = store.PublishFile(t.Context(), "another worker", older, false)
 	must(t, err)
 	starts := func(scope string, version int64, flags ...string) *running {
 		flags = append(flags, "-redis", url, "-limits", newer, "-schedules", limitsFile(t, scheduled(scope)))

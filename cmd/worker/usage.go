@@ -41,8 +41,7 @@ Flags:
                     and "worker limits" overrides it. The worker reads the file
                     again when it changes, and on SIGHUP. Without a file it runs
                     under the limits in Redis, and does not start if there are
-                    none. Limits that come from a file alone stay in Redis for
-                    24 hours after the last worker.
+                    none.
   -schedules FILE   recurring tasks to enqueue when they come due. Give all
                     workers the same file: each run is enqueued once, whatever
                     their number. enqueue schedules FILE shows the next runs.

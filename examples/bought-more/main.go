@@ -67,7 +67,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 
 	// The limits stand in Redis, and every process that follows them changes with them.
 	store := policystore.New(rdb, policystore.Config{})
-	if _, _, err := store.PublishFile(ctx, "the example", policy, nil); err != nil {
+	if _, _, err := store.PublishFile(ctx, "the example", policy, false); err != nil {
 		return err
 	}
 	go policystore.Follow(ctx, store, limiter, policystore.FollowConfig{})

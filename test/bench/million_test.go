@@ -64,7 +64,7 @@ func fillMillion(b *testing.B, scopes, each int) *redis.Client {
 	must(b, err)
 	limiter, err := throttle.New(rdb, p, throttle.Config{Timeout: time.Minute})
 	must(b, err)
-	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(b.Context(), "bench", p, nil)
+	_, _, err = policystore.New(rdb, policystore.Config{}).PublishFile(b.Context(), "bench", p, false)
 	must(b, err)
 	_, err = limiter.Allow(b.Context(), "payments/first")
 	must(b, err)

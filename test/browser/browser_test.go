@@ -259,12 +259,12 @@ func TestByKeyboard(t *testing.T) {
 	to("Pause it")
 	do(t, ctx, chromedp.KeyEvent(kb.Enter), visible(".note.green"))
 	v, err := s.store.Current(t.Context())
-	if err != nil || v.By != "anna" || v.Reason != "by keyboard" || len(v.Pauses) != 1 {
+	if err != nil || v.By != "anna" || v.Reason != "by keyboard" || len(v.Overrides) != 1 {
 		t.Errorf("%+v, %v", v, err)
 	}
 	to("Undo")
 	do(t, ctx, chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent(`//*[contains(text(), "Done: version 2")]`), visible(".note.green"))
-	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Pauses) != 0 {
+	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Overrides) != 0 {
 		t.Errorf("after the undo: %+v, %v", v, err)
 	}
 }
@@ -358,7 +358,10 @@ func TestEachChange(t *testing.T) {
 		return rule
 	}
 	type check = func(policystore.Version) bool
-	pauses := func(n int) check { return func(v policystore.Version) bool { return len(v.Pauses) == n } }
+	pausesOf := func(v policystore.Version) []policystore.Override {
+		return slices.DeleteFunc(v.Overrides, func(o policystore.Override) bool { return o.Name != policystore.PausedField })
+	}
+	pauses := func(n int) check { return func(v policystore.Version) bool { return len(pausesOf(v)) == n } }
 	planIs := func(limit int64) check { return func(policystore.Version) bool { return named("plan").Limit == limit } }
 	owner := func(name string) check {
 		return func(policystore.Version) bool { return slices.Equal(now().Owners("search"), []string{name}) }
@@ -371,12 +374,12 @@ func TestEachChange(t *testing.T) {
 		done             check
 	}{
 		{"pause for a time", scope, "verb=pause", [][2]string{{"#for", "2h"}}, func(v policystore.Version) bool {
-			return len(v.Pauses) == 1 && !v.Pauses[0].Until.IsZero()
+			return len(pausesOf(v)) == 1 && !pausesOf(v)[0].Until.IsZero()
 		}},
 		{"resume", scope, "verb=resume", nil, pauses(0)},
 		{"drain", scope, "verb=drain", nil, func(v policystore.Version) bool {
 			text := eval[string](t, ctx, `document.querySelector("#main").textContent`)
-			return len(v.Pauses) == 1 && strings.Contains(text, "No task of search runs")
+			return len(pausesOf(v)) == 1 && strings.Contains(text, "No task of search runs")
 		}},
 		{"resume what was drained", "", "verb=resume", nil, pauses(0)},
 		{"set a rule for a time", scope, "rule=plan", [][2]string{{"#f-limit", "500"}, {"#for", "1h"}}, planIs(500)},

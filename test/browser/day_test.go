@@ -165,7 +165,7 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 		client.AddHook(pastClock(ago))
 		return policystore.New(client, policystore.Config{})
 	}
-	_, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, nil)
+	_, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, false)
 	must(t, err)
 	for _, edit := range []struct {
 		ago                      time.Duration

@@ -17,7 +17,7 @@ import (
 func (c *course) follow() (*policystore.Store, func()) {
 	c.Helper()
 	store := policystore.New(c.admin, policystore.Config{})
-	if _, _, err := store.PublishFile(c.Context(), "a worker", c.policy, nil); err != nil {
+	if _, _, err := store.PublishFile(c.Context(), "a worker", c.policy, false); err != nil {
 		c.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(c.Context())

@@ -7,14 +7,16 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"runtime"
 	"time"
 
-	"github.com/headway-go/headway/internal/strictyaml"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const (
-	// settles is how long a file must have been unchanged before it is read: a program that writes it in
-	// place may be half-way through, and half a file can be a valid one.
+	// settles is how long a file must have been unchanged before it is read: a program that writes it in place may be half-way through, and
+	// half a file can be a valid one.
 	settles = time.Second
 	// settleBound is how long a program that starts waits for a file that others keep writing.
 	settleBound = 30 * time.Second
@@ -35,11 +37,41 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// File is a limits file as it was last read. The zero File is no file.
+type File struct {
+	path   string
+	text   []byte
+	stood  Stamp
+	policy *policy.Policy
+}
+
+// Of returns a File of limits from Go values, which Settle publishes like a file; name stands for its path in logs.
+func Of(name string, p *policy.Policy) File {
+	return File{path: name, text: limitsyaml.Format(p), policy: p}
+}
+
+// Policy returns the policy of the file, or nil if there is none.
+func (f File) Policy() *policy.Policy { return f.policy }
+
+// Read reads a limits file once it has not changed for a second: a program that writes it in place may be half-way through. An empty path
+// is no file. The error is a *policy.Error, that of the file system, ctx's, or ErrBusy.
+func Read(ctx context.Context, path string) (File, error) {
+	f := File{path: path}
+	if path == "" {
+		return f, nil
+	}
+	var err error
+	if f.text, f.stood, err = ReadSettled(ctx, path); err != nil {
+		return f, err
+	}
+	f.policy, err = limitsyaml.Parse(path, f.text)
+	return f, err
+}
+
 // Stamp identifies a version of a file. The zero Stamp stands for no file.
 type Stamp struct{ info fs.FileInfo }
 
-// stampOf is the stamp of a file, or of what a symlink leads to: a Kubernetes ConfigMap changes by
-// another target.
+// stampOf is the stamp of a file, or of what a symlink leads to: a Kubernetes ConfigMap changes by another target.
 func stampOf(path string) (Stamp, error) {
 	info, err := os.Stat(path)
 	return Stamp{info}, err
@@ -53,8 +85,8 @@ func (s Stamp) same(other Stamp) bool {
 	return s.info.ModTime().Equal(other.info.ModTime()) && s.info.Size() == other.info.Size() && os.SameFile(s.info, other.info)
 }
 
-// sameFile reports whether both are of one file, which was at most written in place in between. A file
-// that was renamed to the name, or that a link leads to now, is another.
+// sameFile reports whether both are of one file, which was at most written in place in between. A file that was renamed to the name, or
+// that a link leads to now, is another.
 func (s Stamp) sameFile(other Stamp) bool {
 	return s.info != nil && other.info != nil && os.SameFile(s.info, other.info)
 }
@@ -94,7 +126,7 @@ func readFile(path string) (text []byte, stands Stamp, err error) {
 		return nil, stands, err
 	}
 	defer func() { _ = file.Close() }() // nothing was written that could be lost
-	if text, err = io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1)); err != nil {
+	if text, err = io.ReadAll(io.LimitReader(file, limitsyaml.MaxBytes+1)); err != nil {
 		return nil, stands, err
 	}
 	stands, err = stampOf(path)
@@ -108,8 +140,8 @@ type settling struct {
 	since time.Time // when seen was seen first
 }
 
-// due tells whether the file is to be read: it is another one than was read last, or it was asked
-// for, and has been the same for long enough.
+// due tells whether the file is to be read: it is another one than was read last, or it was asked for, and has been the same for long
+// enough.
 func (s *settling) due(stands Stamp, now time.Time, asked bool) bool {
 	if !stands.same(s.seen) {
 		s.seen, s.since = stands, now
@@ -117,13 +149,15 @@ func (s *settling) due(stands Stamp, now time.Time, asked bool) bool {
 	return (asked || !stands.same(s.taken)) && now.Sub(s.since) >= settles
 }
 
+// fileModes reports whether a file's mode shows which users may write it.
+const fileModes = runtime.GOOS != "windows"
+
 // WarnOfMode logs a warning if other users can write the file, and reports whether it did.
 func WarnOfMode(ctx context.Context, log *slog.Logger, path string, stands Stamp) bool {
 	const others = 0o022
 	if !fileModes || !stands.regular() || stands.info.Mode().Perm()&others == 0 {
 		return false
 	}
-	log.WarnContext(ctx, "file is writable by users other than its owner; run chmod go-w",
-		"file", path, "mode", stands.info.Mode().String())
+	log.WarnContext(ctx, "file is writable by users other than its owner; run chmod go-w", "file", path, "mode", stands.info.Mode().String())
 	return true
 }

@@ -95,8 +95,8 @@ func (r *reloading) says(published, logged []string) {
 	expect(r.t, r.out.String(), logged...)
 }
 
-// docs/limits.md: "A file is read when it has not changed for a second", so that one that is written
-// in pieces, each of them valid, is read when the last one has come.
+// docs/limits.md: "A file is read when it has not changed for a second", so that one that is written in pieces, each of them valid, is read
+// when the last one has come.
 func TestFileIsReadWhenSettled(t *testing.T) {
 	t.Parallel()
 	reloads(t, func(_ *testing.T, r *reloading) {
@@ -112,8 +112,8 @@ func TestFileIsReadWhenSettled(t *testing.T) {
 	})
 }
 
-// docs/limits.md: "A file that ends in the middle of what it said before is not taken", however long
-// it stays so, unless somebody asks for it.
+// docs/limits.md: "A file that ends in the middle of what it said before is not taken", however long it stays so, unless somebody asks for
+// it.
 func TestCutOffFileIsNotTaken(t *testing.T) {
 	t.Parallel()
 	reloads(t, func(t *testing.T, r *reloading) {
@@ -312,8 +312,8 @@ func TestPipeIsReadOnce(t *testing.T) {
 	}
 }
 
-// "OnFault is called when the file was changed into one that cannot be used, and with nil when it was mended", also where what was
-// there before comes back as it was.
+// "OnFault is called when the file was changed into one that cannot be used, and with nil when it was mended", also where what was there
+// before comes back as it was.
 func TestFaultsAreToldUntilMended(t *testing.T) {
 	t.Parallel()
 	reloads(t, func(t *testing.T, r *reloading) {

@@ -54,7 +54,7 @@ func (f *fleet) start(text string) *instance {
 	must(f.t, err)
 	p := &instance{out: &programs.Output{}, rdb: redis.NewClient(redistest.MiniredisOptions(f.m))}
 	log := slog.New(slog.NewTextHandler(p.out, nil))
-	source := New(p.rdb, Of("limits.yaml", rules), Config{Logger: log})
+	source := New(p.rdb, Of("limits.yaml", rules), Config{Logger: log, Worker: true})
 	rules, err = source.Settle(f.t.Context())
 	must(f.t, err)
 	p.Limiter, err = throttle.New(p.rdb, rules, throttle.Config{})
@@ -103,8 +103,8 @@ func (f *fleet) under(limit string, all ...*instance) {
 	}
 }
 
-// docs/limits.md: "Of the limits files that running processes have, the one that came into force last
-// counts, and a new file comes into force at once."
+// docs/limits.md: "A worker that starts publishes its file if Redis has never had that file, or if no worker runs". So a rolling deploy
+// changes the limits once, whatever starts again meanwhile.
 func TestRollingDeploy(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		a, b, c := f.start(allows("1")), f.start(allows("1")), f.start(allows("1"))
@@ -112,16 +112,15 @@ func TestRollingDeploy(t *testing.T) {
 		f.versions(1)
 		a.stop()
 		a = f.start(allows("2"))
-		later(time.Second)
+		later(2 * time.Second)
 		f.under("2", a, b, c) // at once, though two have the older one
-		later(time.Second)
-		expect(f.t, c.out.String(), "level=WARN", "limits file superseded by a newer one; give this process the newer file")
-		expect(f.t, a.out.String(), "!superseded")
+		expect(f.t, c.out.String(), "level=WARN", "limits file was replaced by a newer one")
+		expect(f.t, a.out.String(), "!replaced")
 
-		b.crash() // and comes back before its deploy
+		b.crash() // and starts again before its deploy
 		b = f.start(allows("1"))
 		later(10 * time.Minute)
-		expect(f.t, b.out.String(), "level=WARN", "limits file superseded by a newer one")
+		expect(f.t, b.out.String(), "level=WARN", "limits file was replaced by a newer one")
 		f.under("2", a, b, c)
 
 		a.stop() // the only one with the newer file restarts
@@ -142,151 +141,84 @@ func TestRollingDeploy(t *testing.T) {
 	})
 }
 
-// docs/guarantees.md: "git revert of a limits file and a deploy revert the limits".
-func TestRevertByRollingDeploy(t *testing.T) {
+// docs/limits.md: "To go back to an earlier file": a deploy of it changes nothing while workers run, a rollback does, and what was set
+// live stands over either.
+func TestRevert(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.start(allows("1")).stop()
 		a, b := f.start(allows("2")), f.start(allows("2"))
+		edit := policystore.Edit{By: "anna"}
+		_, err := f.store.Pause(f.t.Context(), edit, "payments/acme")
+		must(f.t, err)
 		later(time.Hour)
 		a.stop()
 		a = f.start(allows("1"))
-		later(10 * time.Minute)
-		f.under("2", a, b) // one still has it
-		f.versions(2)
+		later(time.Second)
 		b.stop()
 		b = f.start(allows("1"))
+		later(10 * time.Minute)
+		f.under("2", a, b)
+		f.versions(3)
+		_, err = f.store.Rollback(f.t.Context(), edit, 1)
+		must(f.t, err)
 		later(time.Second)
 		f.under("1", a, b)
-		v := f.versions(3)
-		expect(f.t, v.Change, "again", "no process has the newer one any more")
-		expect(f.t, b.out.String(), "limits file applies again", "!older")
-		later(time.Hour)
+		b.stop()
+		b = f.start(allows("1")) // the rollback stays
+		later(time.Minute)
+		f.under("1", a, b)
+		f.versions(4)
+		b.stop()
+		b = f.start(allows("3"))
+		later(time.Minute)
+		f.under("1", a, b)
+		expect(f.t, b.out.String(), "imported limits override the limits file; run worker limits unset")
+		_, err = f.store.Unset(f.t.Context(), edit, "", "")
+		must(f.t, err)
+		later(time.Second)
+		f.under("3", a, b)
+	})
+}
+
+// All workers are stopped, and started with the earlier file.
+func TestRevertByRestartOfAll(t *testing.T) {
+	inFleet(t, func(f *fleet) {
+		f.start(allows("1")).stop()
+		a, b := f.start(allows("2")), f.start(allows("2"))
+		later(time.Minute)
+		a.stop()
+		b.crash()
+		a = f.start(allows("1"))
+		later(time.Second)
+		f.under("2", a) // b counts for 45 seconds
+		later(time.Minute)
+		a.stop()
+		a = f.start(allows("1"))
+		later(time.Second)
+		f.under("1", a)
 		f.versions(3)
 	})
 }
 
-var waysToEnd = map[string]func(*instance){"shut down": (*instance).stop, "crashed": (*instance).crash}
-
-// The last process with the newer file is not replaced: those that run see that it has gone.
-func TestRevertWhenTheLastHasGone(t *testing.T) {
-	for name, end := range waysToEnd {
-		t.Run(name, func(t *testing.T) {
-			inFleet(t, func(f *fleet) {
-				f.start(allows("1")).stop()
-				b, c := f.start(allows("2")), f.start(allows("2"))
-				a := f.start(allows("1"))
-				later(time.Minute)
-				end(b)
-				later(5 * time.Minute)
-				f.under("2", a, c)
-				end(c)
-				later(25 * time.Second) // it may only restart
-				f.under("2", a)
-				later(51 * time.Second) // 45 to the end of its lease, 30 to see that nobody comes, and 1 to follow
-				f.under("1", a)
-				f.versions(3)
-				expect(f.t, a.out.String(), "superseded", "limits file applies again")
-			})
-		})
-	}
-}
-
-// All processes are replaced at once, whether the others ended orderly or not.
-func TestRevertByRestartOfAll(t *testing.T) {
-	for name, end := range waysToEnd {
-		t.Run(name, func(t *testing.T) {
-			inFleet(t, func(f *fleet) {
-				f.start(allows("1")).stop()
-				a, b := f.start(allows("2")), f.start(allows("2"))
-				later(time.Minute)
-				end(a)
-				end(b)
-				a, b = f.start(allows("1")), f.start(allows("1"))
-				later(time.Second)
-				if name == "shut down" {
-					f.under("1", a, b)
-				} else { // within their leases
-					f.under("2", a, b)
-				}
-				later(90 * time.Second)
-				f.under("1", a, b)
-				f.versions(3)
-			})
-		})
-	}
-}
-
-// Of several older files the one that was in force last takes the place.
-func TestRevertAmongSeveral(t *testing.T) {
-	inFleet(t, func(f *fleet) {
-		one, two, three := f.start(allows("1")), f.start(allows("2")), f.start(allows("3"))
-		later(time.Minute)
-		f.under("3", one, two, three)
-		three.stop()
-		later(2 * time.Minute)
-		f.under("2", one, two)
-		two.stop()
-		later(2 * time.Minute)
-		f.under("1", one)
-		f.versions(5)
-	})
-}
-
-// Redis does not answer for longer than leases last: who asks first afterwards proves nothing.
-func TestOutageIsNoRevert(t *testing.T) {
-	inFleet(t, func(f *fleet) {
-		older := f.start(allows("1"))
-		newer := f.start(allows("2"))
-		older.stop()
-		older = f.start(allows("1"))
-		for _, down := range []time.Duration{time.Minute, time.Hour} {
-			later(time.Minute)
-			f.m.SetError("LOADING Redis is loading the dataset in memory")
-			later(down)
-			f.m.SetError("")
-			older.stop() // a start is no proof either
-			older = f.start(allows("1"))
-			later(5 * time.Minute)
-			f.under("2", older, newer)
-			f.versions(2)
-		}
-	})
-}
-
-// What was set live stands over the file, whichever counts.
-func TestRevertKeepsLiveChanges(t *testing.T) {
+// If Redis is emptied, the newer file comes back, and an older one only when no process has the newer one.
+func TestFileIsRestored(t *testing.T) {
 	inFleet(t, func(f *fleet) {
 		f.start(allows("1")).stop()
-		p := f.start(allows("2"))
-		edit := policystore.Edit{By: "anna"}
-		_, err := f.store.Set(f.t.Context(), edit, "payments", "account", map[string]string{"limit": "7"})
-		must(f.t, err)
-		_, err = f.store.Pause(f.t.Context(), edit, "payments/acme")
-		must(f.t, err)
-		p.stop()
-		p = f.start(allows("1"))
-		later(time.Minute)
-		f.under("7", p)
-		expect(f.t, string(limitsyaml.Format(p.Policy())), "paused: true")
-		f.versions(5)
-		_, err = f.store.Unset(f.t.Context(), edit, "payments", "account")
-		must(f.t, err)
+		newer := f.start(allows("2"))
 		later(time.Second)
-		f.under("1", p)
-	})
-}
-
-// Where Redis was emptied, an older file counts when no process with the newer one is there.
-func TestOlderFileIsRestoredAtLast(t *testing.T) {
-	inFleet(t, func(f *fleet) {
-		f.start(allows("1")).stop()
-		newer := f.start(allows("2"))
 		older := f.start(allows("1"))
 		later(time.Minute)
 		f.m.FlushAll()
 		later(5 * time.Minute)
 		f.under("2", older, newer)
 		f.versions(1)
+		f.m.FlushAll() // and somebody is faster than the workers
+		_, err := f.store.Set(f.t.Context(), policystore.Edit{By: "anna"}, "mail", "r", map[string]string{"algorithm": "concurrency", "limit": "1"})
+		must(f.t, err)
+		later(5 * time.Second)
+		f.under("2", older, newer)
+		expect(f.t, string(limitsyaml.Format(older.Policy())), "mail")
+		f.versions(2)
 		newer.crash()
 		f.m.FlushAll()
 		later(2 * time.Minute)

@@ -23,28 +23,27 @@ type unmatched struct {
 	first  string // the scope in which most of them wait
 }
 
-// warnUnmatched logs that tasks wait whose scopes no rule matches under a version that was just written.
-// Otherwise the first warning comes when asynq brings such a task, which may be long after its start was due.
-// Without an answer from Redis it logs nothing: the limits are in force either way.
-func (l *Source) warnUnmatched(ctx context.Context, v policystore.Version, stood *policy.Policy) {
+// warnUnmatched logs that tasks wait whose scopes no rule matches under a version that was just written. Otherwise the first warning comes
+// when asynq brings such a task, which may be long after its start was due. Without an answer from Redis it logs nothing: the limits are in
+// force either way.
+func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version, stood *policy.Policy) {
 	ctx, cancel := context.WithTimeout(ctx, surveyBound)
 	defer cancel()
-	next, _, err := l.store.Policy(ctx, v, time.Now())
+	next, _, err := s.store.Policy(ctx, v, time.Now())
 	if err != nil || next.Unmatched() == policy.UnmatchedAllow {
 		return
 	}
-	left, err := l.leftUnmatched(ctx, next, stood)
+	left, err := s.leftUnmatched(ctx, next, stood)
 	if err != nil || left.tasks == 0 {
 		return
 	}
-	l.log.WarnContext(ctx, "tasks wait in scopes that no rule of the new limits matches; add a rule, or delete the tasks",
+	s.log.WarnContext(ctx, "tasks wait in scopes that no rule of the new limits matches; add a rule, or delete the tasks",
 		"version", v.Number, "tasks", left.tasks, "scopes", left.scopes, "scope", left.first)
 }
 
-// leftUnmatched counts those tasks. Only providers of which the new file lacks something are looked at, if the file
-// before it is known.
-func (l *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) (left unmatched, err error) {
-	limiter, err := throttle.New(l.rdb, next, throttle.Config{Prefix: l.prefix})
+// leftUnmatched counts those tasks. Only providers of which the new file lacks something are looked at, if the file before it is known.
+func (s *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) (left unmatched, err error) {
+	limiter, err := throttle.New(s.rdb, next, throttle.Config{Prefix: s.cfg.Prefix})
 	if err != nil {
 		return left, err
 	}
@@ -55,7 +54,7 @@ func (l *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) 
 	}
 	most := int64(0)
 	for provider := range active {
-		if stood != nil && !lacks(provider, gone(stood, l.read.policy)) {
+		if stood != nil && !lacks(provider, removed(stood, s.read.policy)) {
 			continue
 		}
 		queues, _, err := inspect.Of(list).Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })

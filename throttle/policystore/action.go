@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,8 +16,7 @@ import (
 // KeptActions is how many Actions are kept: the oldest go first.
 const KeptActions = 1000
 
-// Action is a change that somebody made to tasks that wait. It is recorded beside the versions of the
-// limits.
+// Action is a change of waiting tasks. It is recorded beside the versions of the limits.
 type Action struct {
 	At time.Time `json:"at"`
 	// By is the author, and Via the way that it was made, such as "page" or "cli".
@@ -24,8 +24,7 @@ type Action struct {
 	Via string `json:"via,omitempty"`
 	// Verb is run, move, cancel, clear, priority, or of tasks that failed retry or delete.
 	Verb string `json:"verb"`
-	// Scope, Queue and Type selected the tasks; Scope is empty if ids did. Scopes are those that the tasks
-	// spent from, 20 at most.
+	// Scope, Queue and Type selected the tasks; Scope is empty if ids did. Scopes are those that the tasks spent from, 20 at most.
 	Scope  string   `json:"scope,omitempty"`
 	Queue  string   `json:"queue,omitempty"`
 	Type   string   `json:"type,omitempty"`
@@ -33,19 +32,18 @@ type Action struct {
 	// To is the scope that tasks were moved to, or their new priority.
 	To     string `json:"to,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Changed is how many tasks were changed, and Left how many were left as they were. TaskIDs are the
-	// ids of the first ten.
+	// Changed is how many tasks were changed, and Left how many were left as they were. TaskIDs are the ids of the first ten.
 	Changed int      `json:"changed"`
 	Left    int      `json:"left,omitempty"`
 	TaskIDs []string `json:"task_ids,omitempty"`
 }
 
-// CheckAction returns why an Action of that author, way and reason would be refused: a *ReasonError, or
-// an error about the author. It does no I/O.
+// CheckAction returns why an Action of that author, way and reason would be refused: a *ReasonError, or an error about the author. It does
+// no I/O.
 func CheckAction(by, via, reason string) error { return Edit{By: by, Via: via, Reason: reason}.check() }
 
-// RecordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the
-// newest. The error is ErrNotPermitted, that of CheckAction, or those of Store. Costs two round trips.
+// RecordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the newest. The error is
+// ErrNotPermitted, that of CheckAction, or those of Store. Costs two round trips.
 func (s *Store) RecordAction(ctx context.Context, a Action) error {
 	if err := CheckAction(a.By, a.Via, a.Reason); err != nil {
 		return err
@@ -62,11 +60,11 @@ func (s *Store) RecordAction(ctx context.Context, a Action) error {
 	_, err = s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.RPush(ctx, s.actionsKey(), text)
 		p.LTrim(ctx, s.actionsKey(), -KeptActions, -1)
-		p.PExpire(ctx, s.actionsKey(), changesStay)
+		p.PExpire(ctx, s.actionsKey(), 366*24*time.Hour)
 		return nil
 	})
 	switch {
-	case refused(err), redis.HasErrorPrefix(err, "EXECABORT"): // a command was refused before EXEC
+	case denied(err), redis.HasErrorPrefix(err, "EXECABORT"): // a command was denied before EXEC
 		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
 	case err != nil:
 		return unavailable(ctx, "record a change of tasks beside", err)
@@ -77,24 +75,24 @@ func (s *Store) RecordAction(ctx context.Context, a Action) error {
 // ErrActionsHidden is the error for a Redis user that may not read the recorded Actions.
 var ErrActionsHidden = errors.New("policystore: the Redis user may not read who changed waiting tasks")
 
-// Actions returns the recorded Actions, newest first. One that cannot be decoded, since a later release
-// wrote it, is left out. The error is ErrActionsHidden, or those of Store. Costs one round trip.
+// Actions returns the recorded Actions, newest first. One that cannot be decoded, since a later release wrote it, is left out. The error is
+// ErrActionsHidden, or those of Store. Costs one round trip.
 func (s *Store) Actions(ctx context.Context) ([]Action, error) {
 	var all *redis.StringSliceCmd
 	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.LRange(ctx, s.actionsKey(), 0, -1)
 		return nil
 	})
-	if refused(err) || redis.HasErrorPrefix(err, "EXECABORT") { // a command was refused before EXEC
+	if denied(err) || redis.HasErrorPrefix(err, "EXECABORT") { // a command was denied before EXEC
 		return nil, fmt.Errorf("%w: %w", ErrActionsHidden, err)
 	}
 	if err != nil {
 		return nil, unavailable(ctx, "read who changed tasks beside", err)
 	}
 	list := make([]Action, 0, len(all.Val()))
-	for i := len(all.Val()) - 1; i >= 0; i-- {
+	for _, text := range slices.Backward(all.Val()) {
 		var a Action
-		if json.Unmarshal([]byte(all.Val()[i]), &a) == nil {
+		if json.Unmarshal([]byte(text), &a) == nil {
 			list = append(list, a)
 		}
 	}

@@ -43,11 +43,11 @@ func TestAssign(t *testing.T) {
 		"weight": {as: Assigned{Weight: new(int64(5))}, change: "weight=5", written: "weight: 5", imported: "weight: 7"},
 		"shares": {
 			as:     Assigned{Shares: shares{"i": {Guaranteed: 60, Weight: 2}, "b": {Weight: 3}}},
-			change: "shares=b:3,i:60%:2", written: "shares: {b: {weight: 3}, i: {part: 60%, weight: 2}}",
+			change: "shares={b: {weight: 3},i: {part: 60%,weight: 2}}", written: "shares: {b: {weight: 3}, i: {part: 60%, weight: 2}}",
 			wrong: []Assigned{{Shares: shares{"i": {Guaranteed: 101}}}}, imported: "shares: {x: {part: 10%}}", none: &Assigned{Shares: shares{}},
 		},
 		"answers": {
-			as: Assigned{Answers: new("{cut: 30%, most: 150%}")}, change: "answers={cut: 30%, most: 150%}", written: "answers: {cut: 30%, most: 150%}",
+			as: Assigned{Answers: new("{cut: 30%, most: 150%}")}, change: "answers={cut: 30%,most: 150%}", written: "answers: {cut: 30%, most: 150%}",
 			same:     &Assigned{Answers: new("{mode: heed, most: 150%, cut: 30%}")},
 			wrong:    []Assigned{{Answers: new("always")}, {Answers: new("{cut: 91%}")}, {Answers: new("[")}, {Answers: new("{mode: pause, most: 150%}")}},
 			imported: "answers: pause", none: &Assigned{Answers: new("")},
@@ -56,7 +56,7 @@ func TestAssign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := withFile(t)
-			assign := func(as Assigned) (Made, error) { return s.Reassign(t.Context(), anna, "payments", as) }
+			assign := func(as Assigned) (Made, error) { return s.Assign(t.Context(), anna, "payments", as) }
 			made, err := assign(c.as)
 			must(t, err)
 			if made.Version.Change != "assign payments "+c.change {
@@ -112,7 +112,7 @@ func TestPauseAndResume(t *testing.T) {
 	ctx := t.Context()
 	made, err := s.Pause(ctx, anna, "payments/*")
 	must(t, err)
-	if made.Version.Change != "pause payments/*" || made.PauseBefore != nil || !strings.Contains(string(limitsyaml.Format(made.Policy)), "paused: true") {
+	if made.Version.Change != "pause payments/*" || made.Before != nil || !strings.Contains(string(limitsyaml.Format(made.Policy)), "paused: true") {
 		t.Errorf("%+v", made)
 	}
 	has(t, s.nowSays(t), "paused: true", "!paused_until", "limit: 20", "limit: 200")
@@ -125,12 +125,12 @@ func TestPauseAndResume(t *testing.T) {
 	has(t, s.nowSays(t), "mail:")
 	made, err = s.Resume(ctx, bert, "mail/x/y")
 	must(t, err)
-	if p := made.PauseBefore; p == nil || p.UpdatedBy != "anna" || p.Since.IsZero() || made.Version.Change != "resume mail/x/y" {
+	if p := made.Before; p == nil || p.UpdatedBy != "anna" || p.CreatedAt.IsZero() || made.Version.Change != "resume mail/x/y" {
 		t.Errorf("%+v", made)
 	}
 	has(t, s.nowSays(t), "!mail:")
 	must(t, second(s.Unset(ctx, anna, "payments/acme", "")))
-	if v, err := s.Current(ctx); err != nil || len(v.Pauses) != 0 || !v.Edited {
+	if v, err := s.Current(ctx); err != nil || len(v.Overrides) != 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -148,7 +148,7 @@ func TestPauseRefuses(t *testing.T) {
 		`scope "": is empty`:          func() error { return pause(bert, "") },
 		"for 100ms is too short":      func() error { return pause(Edit{By: "bert", For: 100 * time.Millisecond}, "payments") },
 		"paused_until is not between": func() error { return pause(Edit{By: "bert", For: 250 * 366 * 24 * time.Hour}, "payments") },
-		"needs somebody":              func() error { return pause(Edit{}, "payments") },
+		"needs an author":             func() error { return pause(Edit{}, "payments") },
 		"meant for version 7":         func() error { return pause(Edit{By: "bert", IfVersion: 7}, "payments") },
 		"search is not paused":        func() error { return resume("search") },
 		"payments/acme is not paused itself; payments is, and all that lies below it": func() error { return resume("payments/acme") },
@@ -176,13 +176,13 @@ func TestPauseForATime(t *testing.T) {
 	// Another end, and none: it was paused since the first.
 	made, err = s.Pause(ctx, Edit{By: "anna", For: 2 * time.Hour}, "payments")
 	must(t, err)
-	if p := made.PauseBefore; p == nil || p.UpdatedBy != "bert" || !p.Until.Equal(until) {
+	if p := made.Before; p == nil || p.UpdatedBy != "bert" || !p.Until.Equal(until) {
 		t.Errorf("%+v", p)
 	}
 	s.says(t, time.Hour+time.Minute, "paused: true")
 	made, err = s.Pause(ctx, anna, "payments")
 	must(t, err)
-	if p := made.Version.Pauses[0]; !p.Since.Before(p.UpdatedAt) || !p.Until.IsZero() {
+	if p := made.Version.Overrides[0]; !p.CreatedAt.Before(p.UpdatedAt) || !p.Until.IsZero() {
 		t.Errorf("%+v", p)
 	}
 	s.says(t, 1000*time.Hour, "paused: true", "!paused_until")
@@ -199,13 +199,13 @@ func TestPauseForATime(t *testing.T) {
 // A file may pause a scope, with an end or without. What is said live lies over it.
 func TestPauseInAFile(t *testing.T) {
 	t.Parallel()
-	s, rdb := newStore(t)
+	s, _ := newStore(t)
 	ctx := t.Context()
-	at, err := s.now(ctx, rdb)
+	at, err := s.Time(ctx)
 	must(t, err)
 	until := at.Add(time.Hour).Format(time.RFC3339Nano)
 	text := "limits:\n  a: {paused: true}\n  b: {paused: true, paused_until: " + until + "}\n  c: {paused: true, paused_until: 2020-01-31T12:00:00Z}\n"
-	_, v, err := s.PublishFile(ctx, "worker one", policyOf(t, text), nil)
+	_, v, err := s.PublishFile(ctx, "worker one", policyOf(t, text), false)
 	must(t, err)
 	has(t, s.nowSays(t), "a:\n    paused: true\n", "paused_until: "+until, "c: {}")
 	if _, next, err := s.Policy(ctx, v, v.At); err != nil || next.Format(time.RFC3339Nano) != until {
@@ -229,8 +229,8 @@ func TestPausesAndOtherChanges(t *testing.T) {
 		v, err := s.Current(ctx)
 		must(t, err)
 		var got []string
-		for _, p := range v.Pauses {
-			got = append(got, fmt.Sprint(p.Scope, " ", !p.Resumed))
+		for _, p := range v.Overrides {
+			got = append(got, fmt.Sprint(p.Scope, " ", !p.Resumed()))
 		}
 		if strings.Join(got, ", ") != strings.Join(scopes, ", ") {
 			t.Errorf("%q, want %q", got, scopes)

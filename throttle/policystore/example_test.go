@@ -33,7 +33,7 @@ limits:
 		log.Fatal(err)
 	}
 	store := policystore.New(rdb, policystore.Config{Prefix: "example-set"})
-	if _, _, err := store.PublishFile(ctx, "deploy", rules, nil); err != nil {
+	if _, _, err := store.PublishFile(ctx, "deploy", rules, false); err != nil {
 		log.Fatal(err)
 	}
 
@@ -41,17 +41,16 @@ limits:
 	if err != nil {
 		log.Fatal(err) // somebody else changed the rule meanwhile, or Redis is away
 	}
-	fmt.Println(made.Rule)
+	fmt.Println(made.Differences[0].After)
 
 	_, err = store.Set(ctx, policystore.Edit{By: "billing"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
 	fmt.Println(errors.Is(err, policystore.ErrUnchanged))
 
-	history, err := store.History(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, v := range history {
-		fmt.Println("version", v.Number, "by", v.By)
+	for change, err := range store.Changes(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("version", change.Version.Number, "by", change.Version.By)
 	}
 	// Output:
 	// {name: tenant, algorithm: token-bucket, limit: 100, per: 1s, burst: 5}

@@ -8,72 +8,56 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Reset is a rule that was made as if unused by a version.
+// Reset is a rule whose spending a version forgot.
 type Reset struct {
 	// Scope is that of the tasks that spent, payments/acme.
 	Scope string `json:"scope"`
-	// Rule is the rule's name, empty for the pause that an API had asked for, which was lifted.
+	// Rule is the rule's name, empty for a pause of the API that was lifted.
 	Rule string `json:"rule,omitempty"`
 	// Unit is what the rule counts, and Used how many units still counted just before.
 	Unit string `json:"unit,omitempty"`
 	Used int64  `json:"used"`
 }
 
-// ErrNothingToReset says that no rate rule counts at the scope itself.
+// ErrNothingToReset is the error for a scope at which no rate rule counts.
 var ErrNothingToReset = errors.New("policystore: no rate rule counts at the scope itself")
 
-// errDryReset refuses an Edit.DryRun.
-var errDryReset = errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")
+// resetBound bounds a reset, which does not end with its context: it would be in force and not in the history.
+const resetBound = 5 * time.Second
 
-// traceBound is how long a reset that was made is tried to be written into the history.
-const traceBound = 5 * time.Second
-
-// Reset forgets what was spent under the rules of a scope, or under one of them, by Limiter.Reset of a limiter whose policy is the
-// one in force, and leaves a version that has what had been spent, by whom it was reset, and nothing else that is new. A user that
-// may not change the limits resets nothing. Neither Edit.For nor Edit.DryRun goes with it. The error is ErrNothingToReset, a *ConflictError for
-// Edit.IfVersion, or those of Store and of Limiter.Reset; should Redis fail between the two, it says what was reset and is not in
-// the history. Costs some round trips.
+// Reset forgets the spending under the rules of a scope, or under one of them, by Limiter.Reset. l must have the policy in force. It writes
+// a version that has how much was spent and who reset it, and changes no rule. A user that may not change the limits resets nothing.
+// Neither Edit.For nor Edit.DryRun goes with it. The error is ErrNothingToReset, a *ConflictError for Edit.IfVersion, or those of Store and
+// of Limiter.Reset. If Redis fails between the two, it says what was reset and is not in the history. Costs some round trips.
 func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, rule string) (Made, error) {
-	if err := e.check(); err != nil {
-		return Made{}, err
-	}
 	if e.DryRun {
-		return Made{}, errDryReset
+		return Made{}, errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")
 	}
-	if err := s.mayChange(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return Made{}, err
 	}
-	v, err := s.Current(ctx)
-	if err != nil {
-		return Made{}, err
-	}
-	if e.IfVersion > 0 && e.IfVersion != v.Number {
-		return Made{}, &ConflictError{Want: e.IfVersion, Now: v}
-	}
-	resets, err := reset(ctx, l, scope, rule)
-	if len(resets) == 0 && err == nil {
-		err = ErrNothingToReset
-	}
-	if len(resets) == 0 {
-		return Made{}, err
-	}
-	e.IfVersion = 0 // it is done
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceBound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resetBound)
 	defer cancel()
-	var made Made
-	traced, traceErr := s.edit(ctx, e, func(v *draft, before *policy.Policy, _ time.Time) error {
-		v.Change = strings.TrimSpace("reset " + scope + " " + rule)
-		v.Resets, made.PolicyBefore = resets, before
-		return nil
+	var done []Reset
+	var partly error // not all was reset
+	made, err := s.edit(ctx, e, unrelated, func(d *draft) (err error) {
+		if done == nil { // not when another change was faster
+			if err = s.mayChange(ctx); err == nil {
+				done, partly = reset(ctx, l, scope, rule)
+			}
+		}
+		if err == nil && len(done) == 0 {
+			err = errors.Join(partly, ErrNothingToReset)
+		}
+		d.Change, d.Resets = strings.TrimSpace("reset "+scope+" "+rule), done
+		return err
 	})
-	if traceErr != nil {
-		return Made{}, fmt.Errorf("policystore: %s was reset (%s), and the history does not have it: %w", scope, resetsText(resets), traceErr)
+	if err != nil && len(done) > 0 {
+		err = fmt.Errorf("policystore: %s was reset (%s), and the history does not have it: %w", scope, resetsText(done), err)
 	}
-	made, traceErr = made.of(traced, nil)
-	return made, errors.Join(err, traceErr)
+	return made, errors.Join(err, partly)
 }
 
 // reset returns what was reset, with an error too.
@@ -83,8 +67,8 @@ func reset(ctx context.Context, l *throttle.Limiter, scope, rule string) (resets
 		return nil, err
 	}
 	done, err := l.Reset(ctx, scope, rule)
-	for _, one := range done {
-		resets = append(resets, Reset{Scope: scope, Rule: one.Rule, Unit: one.Unit, Used: one.Used})
+	for _, r := range done {
+		resets = append(resets, Reset{Scope: scope, Rule: r.Rule, Unit: r.Unit, Used: r.Used})
 	}
 	if own := len(upstream.Pauses) - 1; err == nil && rule == "" && own >= 0 && upstream.Pauses[own].Scope == scope {
 		resets = append(resets, Reset{Scope: scope})

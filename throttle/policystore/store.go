@@ -1,10 +1,22 @@
+// Package policystore keeps limits in Redis, where they can be changed while tasks run. It holds versions of one policy, each with its
+// author, time and reason, and a history that supports rollback.
+//
+//	store := policystore.New(rdb, policystore.Config{})
+//	_, err := store.Set(ctx, policystore.Edit{By: "anna"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
+//
+// Every process that decides follows the store. All of them put a new version in force at the same moment, at most a second after it was
+// written:
+//
+//	go policystore.Follow(ctx, store, limiter, policystore.FollowConfig{Logger: log})
+//
+// A version has up to three layers. The lowest is the limits file that workers published at their start. An imported policy replaces it.
+// Above either are rules that were set or removed one by one, permanently or for a time.
 package policystore
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,15 +35,13 @@ type Config struct {
 	Prefix string
 }
 
-// Store keeps the versions of one policy in one key of Redis, and the processes that use them in
-// others. It is safe for concurrent use, by any number of processes. Its methods return ctx's error,
-// one that wraps throttle.ErrUnavailable, or those that each of them documents. Methods that change
-// the limits also return one that wraps ErrNotPermitted.
+// Store keeps the versions of one policy in a hash in Redis, and the processes that use them beside it. It is safe for concurrent use, by
+// any number of processes. Its methods return ctx's error, one that wraps throttle.ErrUnavailable, or those that each of them documents.
+// Methods that change the limits also return one that wraps ErrNotPermitted.
 type Store struct {
 	rdb       redis.UniversalClient
 	key       string
-	processes string // the key of those that decide under limits
-	most      int    // bytes that the history may have
+	processes string // the key of the processes
 }
 
 // New returns a Store in rdb. It does no I/O and does not take ownership of rdb.
@@ -39,35 +49,27 @@ func New(rdb redis.UniversalClient, cfg Config) *Store {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "hw"
 	}
-	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", processes: cfg.Prefix + ":processes", most: keptBytes}
+	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", processes: cfg.Prefix + ":processes"}
 }
 
-const (
-	// Notice is the time from the writing of a version until it comes into force: all processes have read
-	// it by then, and none still grants under the one before.
-	Notice = 700 * time.Millisecond
-	// Kept is how many versions the history has at most, and keptBytes how large it may
-	// get: the oldest go first.
-	Kept      = 100
-	keptBytes = 16 << 20
+// Notice is the time from the writing of a version until it comes into force. By then all processes have read it, and none still grants
+// under the version before.
+const Notice = 700 * time.Millisecond
 
-	// fileStays is how long the limits file of workers stands when none runs any more, and
-	// changesStay how long all else does, which has no other copy.
-	fileStays   = 24 * time.Hour
-	changesStay = 366 * 24 * time.Hour
+// The fields of the hash: the mark of the newest version, a record for each version by its number, and the text of each source by its sum.
+const (
+	markField     = "version"
+	versionPrefix = "v:"
+	sourcePrefix  = "s:"
 )
 
-// The fields of the hash: what stands for the version that was written last; each version
-// that is kept, by its number; each source, by its sum.
-const (
-	currentField  = "version"
-	versionField  = "v:"
-	sourceField   = "s:"
-	versionFormat = 10
-)
+func versionField(number int64) string { return versionPrefix + strconv.FormatInt(number, 10) }
 
 // ErrNone is the error for a Redis without limits: none were stored or published.
 var ErrNone = errors.New("policystore: there are no limits in Redis")
+
+// ErrNotPermitted is the error for a Redis user that may not change the limits: it lacks a command, or may only read the key.
+var ErrNotPermitted = errors.New("policystore: the Redis user may not change the limits")
 
 // VersionError is the error for a version that is not kept any more, or never existed.
 type VersionError struct{ Number int64 }
@@ -76,26 +78,9 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("policystore: version %d of the limits is not kept any more, or never was", e.Number)
 }
 
-// ConflictError is the error of a change that another change preceded. Nothing was changed.
-type ConflictError struct {
-	// Want is the version that the change was meant for, 0 if none was named.
-	Want int64
-	// Now is the current version.
-	Now Version
-}
-
-func (e *ConflictError) Error() string {
-	now := fmt.Sprintf("version %d, %q by %q at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
-	if e.Want > 0 {
-		return fmt.Sprintf("policystore: meant for version %d, and the limits are at %s; nothing was changed", e.Want, now)
-	}
-	return "policystore: somebody else has changed the same meanwhile: " + now + "; nothing was changed"
-}
-
-// DamagedError is the error for limits in Redis that cannot be decoded: a later release wrote them, or
-// another program.
+// DamagedError is the error for limits in Redis that cannot be decoded: a later release wrote them, or another program.
 type DamagedError struct {
-	Version int64 // 0 when not even that is known
+	Version int64 // 0 if unknown
 	Err     error
 }
 
@@ -108,15 +93,10 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Err }
 
-// ErrNotPermitted is the error for a Redis user that may not change the limits: it lacks a command, or
-// may only read the key.
-var ErrNotPermitted = errors.New("policystore: the Redis user may not change the limits")
+// denied reports whether Redis denied its user a permission.
+func denied(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
-// refused reports whether Redis denied its user a permission.
-func refused(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
-
-// unavailable says that Redis could not be asked. A dead context is the context's own
-// error.
+// unavailable returns the error of a Redis that could not be asked, or that of ctx if it has ended.
 func unavailable(ctx context.Context, doing string, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return cause
@@ -124,138 +104,105 @@ func unavailable(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%w: %s the limits: %w", throttle.ErrUnavailable, doing, err)
 }
 
-// markOf is what stands for the version that was written last: its number and its Hash. Numbers
-// alone would not do, since they begin anew where Redis was emptied.
-func markOf(number int64, text string) string {
-	return strconv.FormatInt(number, versionFormat) + ":" + sumOf([]byte(text))
-}
+// markOf identifies a version by its number and time. A number alone would not do: numbers begin anew in a Redis that was emptied.
+func markOf(v Version) string { return fmt.Sprintf("%d:%d", v.Number, v.At.UnixMicro()) }
 
-// mark returns it, "" for none. Costs one round trip.
-func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
-	text, err := s.field(ctx, c, currentField).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", unavailable(ctx, "ask for", err)
-	}
-	return text, nil
-}
-
-func readMark(text string) (number int64, hash string, err error) {
-	digits, hash, _ := strings.Cut(text, ":")
-	number, err = strconv.ParseInt(digits, versionFormat, 64)
+func numberOf(mark string) (int64, error) {
+	digits, _, _ := strings.Cut(mark, ":")
+	number, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || number < 1 {
-		return 0, "", &DamagedError{Err: fmt.Errorf("its version is %.40q", text)}
+		return 0, &DamagedError{Err: fmt.Errorf("its version is %.40q", mark)}
 	}
-	return number, hash, nil
+	return number, nil
 }
 
-// Current returns the version that was written last. The error is ErrNone when there is
-// none, or a *DamagedError. Costs two round trips.
-func (s *Store) Current(ctx context.Context) (Version, error) { return s.current(ctx, s.rdb) }
+// mark returns the mark of the newest version, "" if there is none. Costs one round trip.
+func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
+	texts, err := s.fields(ctx, c, markField)
+	return texts[markField], err
+}
 
-// Newest returns the number of the version that was written last, 0 if there is none. It reads no text of a version. Costs one
-// round trip. The error is a *DamagedError, or Redis's.
+// Newest returns the number of the newest version, 0 if there is none. The error may be a *DamagedError. Costs one round trip.
 func (s *Store) Newest(ctx context.Context) (int64, error) {
 	mark, err := s.mark(ctx, s.rdb)
 	if err != nil || mark == "" {
 		return 0, err
 	}
-	number, _, err := readMark(mark)
-	return number, err
+	return numberOf(mark)
 }
 
-func (s *Store) current(ctx context.Context, c redis.Cmdable) (Version, error) {
+// Current returns the newest version. The error is ErrNone if there is none, or a *DamagedError. Costs two round trips.
+func (s *Store) Current(ctx context.Context) (Version, error) {
+	r, err := s.current(ctx, s.rdb)
+	return r.Version, err
+}
+
+func (s *Store) current(ctx context.Context, c redis.Cmdable) (record, error) {
 	mark, err := s.mark(ctx, c)
 	if err != nil {
-		return Version{}, err
+		return record{}, err
 	}
 	if mark == "" {
-		return Version{}, ErrNone
+		return record{}, ErrNone
 	}
-	return s.marked(ctx, c, mark)
-}
-
-// marked reads the version that a mark stands for.
-func (s *Store) marked(ctx context.Context, c redis.Cmdable, mark string) (Version, error) {
-	n, _, err := readMark(mark)
+	number, err := numberOf(mark)
 	if err != nil {
-		return Version{}, err
+		return record{}, err
 	}
-	v, err := s.version(ctx, c, n)
+	r, err := s.record(ctx, c, number)
 	if errors.As(err, new(*VersionError)) {
-		err = &DamagedError{n, errors.New("it is not there")}
+		err = &DamagedError{number, errors.New("it is not there")}
 	}
-	return v, err
+	return r, err
 }
 
-// Version returns one version. The error is a *VersionError if it is not kept, or a *DamagedError.
-// Costs one round trip.
+// Version returns one version. The error is a *VersionError if it is not kept, or a *DamagedError. Costs one round trip.
 func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
-	return s.version(ctx, s.rdb, number)
+	r, err := s.record(ctx, s.rdb, number)
+	return r.Version, err
 }
 
-func (s *Store) version(ctx context.Context, c redis.Cmdable, number int64) (Version, error) {
-	text, err := s.field(ctx, c, fieldOf(number)).Result()
-	if errors.Is(err, redis.Nil) {
-		return Version{}, &VersionError{number}
-	} else if err != nil {
-		return Version{}, unavailable(ctx, "read", err)
+func (s *Store) record(ctx context.Context, c redis.Cmdable, number int64) (record, error) {
+	name := versionField(number)
+	texts, err := s.fields(ctx, c, name)
+	if err != nil {
+		return record{}, err
 	}
-	return readVersion(number, text)
+	if texts[name] == "" {
+		return record{}, &VersionError{number}
+	}
+	return decode(number, texts[name])
 }
 
-// field asks for a field of the store: within a transaction of its own, or the master.
-func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (text *redis.StringCmd) {
+// fields reads some fields of the hash, and leaves out those that are not there. The master answers, or the connection c. Costs one round
+// trip.
+func (s *Store) fields(ctx context.Context, c redis.Cmdable, names ...string) (map[string]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	var values *redis.SliceCmd
 	if c != redis.Cmdable(s.rdb) {
-		return c.HGet(ctx, s.key, name)
+		values = c.HMGet(ctx, s.key, names...)
+	} else {
+		_ = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
+			values = pipe.HMGet(ctx, s.key, names...)
+			return nil
+		}) // the command has its error
 	}
-	_ = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
-		text = pipe.HGet(ctx, s.key, name)
-		return nil
-	}) // the command has its error
-	return text
-}
-
-func readVersion(number int64, text string) (Version, error) {
-	v, err := decode(text)
-	if err == nil && v.Number != number {
-		err = fmt.Errorf("it says that it is version %d", v.Number)
+	if err := values.Err(); err != nil {
+		return nil, unavailable(ctx, "read", err)
 	}
-	if err != nil {
-		return Version{}, &DamagedError{number, err}
-	}
-	v.Hash = sumOf([]byte(text))
-	return v, nil
-}
-
-func fieldOf(number int64) string { return versionField + strconv.FormatInt(number, versionFormat) }
-
-// History returns the versions that are kept, newest last. A version that cannot be decoded has only a
-// number. Costs one round trip.
-func (s *Store) History(ctx context.Context) ([]Version, error) {
-	all, err := s.all(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var list []Version
-	for field, text := range all {
-		digits, is := strings.CutPrefix(field, versionField)
-		number, err := strconv.ParseInt(digits, versionFormat, 64)
-		if !is || err != nil {
-			continue
+	texts := map[string]string{}
+	for i, value := range values.Val() {
+		if text, is := value.(string); is {
+			texts[names[i]] = text
 		}
-		v, err := readVersion(number, text)
-		if err != nil {
-			v = Version{Number: number}
-		}
-		list = append(list, v)
 	}
-	slices.SortFunc(list, func(a, b Version) int { return int(a.Number - b.Number) })
-	return list, nil
+	return texts, nil
 }
 
-// Policy returns the policy of a version at a time, and when it changes by itself, or zero for never.
-// The error is a *DamagedError if the version cannot be decoded, or wraps a *policy.Error. Costs a
-// round trip for each source.
+// Policy returns the policy of a version at a time, and when it changes by itself, or zero for never. The error is a *DamagedError if the
+// version cannot be decoded. Costs one round trip.
 func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*policy.Policy, time.Time, error) {
 	base, err := s.base(ctx, s.rdb, v)
 	if err != nil {
@@ -268,8 +215,7 @@ func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*policy.Po
 	return p, next, nil
 }
 
-// Now returns the policy that is in force. Its errors are those of Current and Policy.
-// Costs a few round trips.
+// Now returns the policy that is in force. Its errors are those of Current and Policy. Costs a few round trips.
 func (s *Store) Now(ctx context.Context) (*policy.Policy, error) {
 	v, err := s.Current(ctx)
 	if err != nil {
@@ -283,44 +229,33 @@ func (s *Store) Now(ctx context.Context) (*policy.Policy, error) {
 	return p, err
 }
 
-// File returns the limits file of a version, even if another policy was in force, or nil if there was
-// none. The error is a *DamagedError, or those of Store. Costs one round trip.
-func (s *Store) File(ctx context.Context, v Version) (*policy.Policy, error) {
-	if v.File == nil {
-		return nil, nil
-	}
-	return s.base(ctx, s.rdb, Version{Number: v.Number, File: v.File})
-}
-
-// base is the policy that a version's rules lie over.
+// base returns the policy below the changes of a version.
 func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.Policy, error) {
 	source := v.source()
 	if source == nil {
-		return policy.New("", nil)
+		return new(policy.Policy), nil
 	}
-	text, err := s.field(ctx, c, sourceField+source.Sum).Bytes()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
-	case err != nil:
-		return nil, unavailable(ctx, "read", err)
+	name := sourcePrefix + source.Sum
+	texts, err := s.fields(ctx, c, name)
+	if err != nil {
+		return nil, err
 	}
-	return readSource(v.Number, source.Sum, "Redis key "+s.key, text)
+	return parseSource(v.Number, texts[name])
 }
 
-// readSource reads the text of a source by its sum. name is what errors call it.
-func readSource(number int64, sum, name string, text []byte) (*policy.Policy, error) {
-	if sumOf(text) != sum {
-		return nil, &DamagedError{number, errors.New("its text is another one")}
+// parseSource parses the text of a source, which a version needs.
+func parseSource(number int64, text string) (*policy.Policy, error) {
+	if text == "" {
+		return nil, &DamagedError{number, errors.New("its text is not there")}
 	}
-	p, err := limitsyaml.Parse(name, text)
+	p, err := limitsyaml.Parse("the limits in Redis", []byte(text))
 	if err != nil {
 		return nil, &DamagedError{number, err}
 	}
 	return p, nil
 }
 
-// clock is what has the one clock that counts: on a cluster, the server of the key.
+// clock is the server whose time counts: on a cluster, that of the key.
 func (s *Store) clock(ctx context.Context) redis.Cmdable {
 	if cluster, is := s.rdb.(*redis.ClusterClient); is {
 		if master, err := cluster.MasterForKey(ctx, s.key); err == nil {
@@ -330,8 +265,7 @@ func (s *Store) clock(ctx context.Context) redis.Cmdable {
 	return s.rdb
 }
 
-// now is the Redis server's time.
-func (*Store) now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
+func serverTime(ctx context.Context, c redis.Cmdable) (time.Time, error) {
 	at, err := c.Time(ctx).Result()
 	if err != nil {
 		return time.Time{}, unavailable(ctx, "ask for the time of", err)
@@ -339,52 +273,11 @@ func (*Store) now(ctx context.Context, c redis.Cmdable) (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// Time returns the Redis server's time, which decides when versions come into force and temporary
-// changes end. Costs one round trip.
-func (s *Store) Time(ctx context.Context) (time.Time, error) { return s.now(ctx, s.clock(ctx)) }
+// Time returns the Redis server's time, which decides when versions come into force and temporary changes end. Costs one round trip.
+func (s *Store) Time(ctx context.Context) (time.Time, error) { return serverTime(ctx, s.clock(ctx)) }
 
 // InForceIn returns the time until a version comes into force, 0 if it has. Costs one round trip.
 func (s *Store) InForceIn(ctx context.Context, v Version) (time.Duration, error) {
 	now, err := s.Time(ctx)
 	return max(0, v.InForce.Sub(now)), err
-}
-
-// Keep renews the expiry of the limits in Redis. The error is ErrNotPermitted, or those of Store.
-// Costs two round trips.
-func (s *Store) Keep(ctx context.Context) error {
-	v, err := s.Current(ctx)
-	if errors.Is(err, ErrNone) || errors.As(err, new(*DamagedError)) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return s.renew(ctx, v)
-}
-
-func (s *Store) renew(ctx context.Context, v Version) error {
-	if err := s.rdb.PExpire(ctx, s.key, v.stays()).Err(); err != nil {
-		if refused(err) {
-			return fmt.Errorf("%w: %w", ErrNotPermitted, err)
-		}
-		return unavailable(ctx, "keep", err)
-	}
-	return nil
-}
-
-// left returns the time until the limits in Redis expire without a renewal.
-func (s *Store) left(ctx context.Context) (left time.Duration, err error) {
-	var ttl *redis.DurationCmd
-	err = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
-		ttl = pipe.PTTL(ctx, s.key)
-		return nil
-	})
-	return ttl.Val(), err
-}
-
-// stays returns how long an unused version is kept.
-func (v Version) stays() time.Duration {
-	if v.Edited {
-		return changesStay
-	}
-	return fileStays
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func (s *Store) nowSays(t *testing.T) string {
 	t.Helper()
 	v, err := s.Current(t.Context())
 	must(t, err)
-	at, err := s.now(t.Context(), s.rdb)
+	at, err := s.Time(t.Context())
 	must(t, err)
 	p, _, err := s.Policy(t.Context(), v, at)
 	must(t, err)
@@ -79,20 +80,20 @@ func TestSetKeepsWhatIsNotGiven(t *testing.T) {
 	made, err := s.Set(t.Context(), anna, "payments/*", "tenant", map[string]string{"limit": "40"})
 	must(t, err)
 	if made.Version.Number != 2 || made.Version.By != "anna" || made.Version.Change != "set payments/* tenant limit=40" ||
-		!strings.Contains(made.RuleBefore, "limit: 20") || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 5}" {
+		textOf(made.Differences) != "payments/* tenant - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5} + {name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 5}\n" {
 		t.Errorf("%+v", made)
 	}
 	// One that only "*" has is the scope's own from then on, and keeps what it inherits.
 	made, err = s.Set(t.Context(), bert, "payments/acme", "tenant", map[string]string{"burst": "9"})
 	must(t, err)
-	if made.RuleBefore != "" || made.Rule != "{name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 9}" {
+	if textOf(made.Differences) != "payments/acme tenant + {name: tenant, algorithm: token-bucket, limit: 40, per: 1s, burst: 9}\n" {
 		t.Errorf("%+v", made)
 	}
 	// A rule that is new, in a place that is.
 	must(t, set(s, bert, "search/*/images", "plan", "algorithm=fixed-window", "limit=7", "per=1h"))
 	has(t, s.nowSays(t), "limit: 200", "limit: 40, per: 1s, burst: 5", "limit: 40, per: 1s, burst: 9", "images:", "limit: 7, per: 1h")
 	v, err := s.Current(t.Context())
-	if err != nil || len(v.Rules) != 3 || v.Rules[1].CreatedBy != "bert" && v.Rules[0].CreatedBy != "bert" {
+	if err != nil || len(v.Overrides) != 3 || v.Overrides[1].CreatedBy != "bert" && v.Overrides[0].CreatedBy != "bert" {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -106,8 +107,8 @@ func TestSetRefuses(t *testing.T) {
 		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
 		"name is empty":                  func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
 		"scope \"\": is empty":           func() error { return set(s, anna, "", "account", "limit=1") },
-		`"\x1b[2J" is nobody`:            func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
-		"needs somebody":                 func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },
+		`and not "\x1b[2J"`:              func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
+		"needs an author":                func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },
 		"meant for version 7":            func() error { return set(s, Edit{By: "anna", IfVersion: 7}, "payments", "account", "limit=1") },
 		"payments has no rule \"x\"":     func() error { return second(s.Remove(t.Context(), anna, "payments", "x")) },
 		"and inherits {name: tenant, al": func() error { return second(s.Remove(t.Context(), anna, "payments/acme", "tenant")) },
@@ -209,15 +210,15 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
 	must(t, second(s.Remove(t.Context(), anna, "payments/acme", "tenant")))
 	v, err := s.Current(t.Context())
-	if err != nil || len(v.Rules) != 0 {
-		t.Errorf("%+v, %v", v.Rules, err)
+	if err != nil || len(v.Overrides) != 0 {
+		t.Errorf("%+v, %v", v.Overrides, err)
 	}
 	// One connection is enough, whatever there is to do.
 	options := *rdb.Options()
 	options.PoolSize, options.PoolTimeout = 1, time.Second
 	narrow := redis.NewClient(&options)
 	t.Cleanup(func() { _ = narrow.Close() })
-	must(t, set(&Store{rdb: narrow, key: s.key, most: s.most}, anna, "payments", "account", "limit=7"))
+	must(t, set(s.with(narrow), anna, "payments", "account", "limit=7"))
 }
 
 func TestImportAndRollback(t *testing.T) {
@@ -236,18 +237,16 @@ func TestImportAndRollback(t *testing.T) {
 		t.Errorf("replaced:\n%s", got)
 	}
 	// A worker's file does not count any more, until it is unset.
-	what, _, err := s.PublishFile(ctx, "worker one", policyOf(t, strings.Replace(file, "200", "201", 1)), policyOf(t, file))
-	if what != FileNew || err != nil || s.nowSays(t) != string(limitsyaml.Format(other)) {
-		t.Errorf("%v, %v", what, err)
+	published, _, err := s.PublishFile(ctx, "worker one", policyOf(t, strings.Replace(file, "200", "201", 1)), false)
+	if !published || err != nil || s.nowSays(t) != string(limitsyaml.Format(other)) {
+		t.Errorf("%t, %v", published, err)
 	}
 	must(t, second(s.Rollback(ctx, anna, 2)))
 	has(t, s.nowSays(t), "limit: 200", "limit: 100", "!limit: 9") // version 2 had the file before
 	must(t, second(s.Unset(ctx, anna, "", "")))
 	has(t, s.nowSays(t), "limit: 201", "!limit: 100")
-	history, err := s.History(ctx)
-	must(t, err)
 	var changes []string
-	for i, v := range history {
+	for i, v := range historyOf(t, s) {
 		if v.Number != int64(i+1) || v.At.IsZero() || v.InForce.Sub(v.At) != Notice {
 			t.Errorf("%+v", v)
 		}
@@ -262,27 +261,60 @@ func TestImportAndRollback(t *testing.T) {
 	}
 }
 
-// docs/limits.md: "A worker that starts with an older file changes nothing."
-func TestOlderFileChangesNothing(t *testing.T) {
+// docs/limits.md: "A worker that starts publishes its file if Redis has never had that file, or if no worker runs; a file that has changed
+// while its worker ran is published in any case."
+func TestFileIsPublished(t *testing.T) {
 	t.Parallel()
-	s, _ := withFile(t)
-	ctx, older := t.Context(), policyOf(t, file)
-	newer := policyOf(t, newerFile)
-	publish := func(p, before *policy.Policy, want Published) {
+	s, rdb := withFile(t)
+	older, newer := policyOf(t, file), policyOf(t, newerFile)
+	publish := func(p *policy.Policy, changed, want bool) {
 		t.Helper()
-		if got, _, err := s.PublishFile(ctx, "worker two", p, before); err != nil || got != want {
-			t.Errorf("%v, %v; want %v", got, err, want)
+		published, v, err := s.PublishFile(t.Context(), "worker two", p, changed)
+		if err != nil || published != want {
+			t.Errorf("published %t, %v; want %t", published, err, want)
+		}
+		if now, err := s.Current(t.Context()); err != nil || now.Number != v.Number {
+			t.Errorf("version %d, %v; published is %d", now.Number, err, v.Number)
 		}
 	}
-	publish(older, nil, FileStands)
-	publish(newer, nil, FileNew)
-	publish(older, nil, FileSuperseded) // an older worker starts again
-	publish(newer, older, FileStands)   // and gets the newer file late
+	worker := newAnnouncer(s, Process{Worker: true})
+	worker.renew(t.Context(), 1)
+	publish(older, false, false)
+	publish(newer, false, true)
+	publish(older, false, false) // an older worker starts again
+	publish(newer, true, false)  // and gets the newer file late
 	has(t, s.nowSays(t), "limit: 30")
-	publish(older, newer, FileNew) // somebody puts the file back while workers run
-	publish(older, newer, FileStands)
-	publish(newer, nil, FileSuperseded)
+	publish(older, true, true) // the file of a running worker is put back
+	publish(newer, false, false)
 	has(t, s.nowSays(t), "limit: 20")
+	worker.leave(t.Context())
+	publish(newer, false, true) // all workers were stopped
+	rdb.Del(t.Context(), s.key)
+	worker.renew(t.Context(), 1)
+	publish(older, false, true)
+}
+
+// Workers that start at once with one file and an empty Redis make one version.
+func TestFileIsPublishedOnce(t *testing.T) {
+	t.Parallel()
+	s, _ := newStore(t)
+	var all sync.WaitGroup
+	var count atomic.Int64
+	for range 8 {
+		all.Go(func() {
+			published, v, err := s.PublishFile(t.Context(), "worker", policyOf(t, file), false)
+			if err != nil || v.Number != 1 || !v.HasFile(policyOf(t, file)) {
+				t.Errorf("%+v, %v", v, err)
+			}
+			if published {
+				count.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if count.Load() != 1 {
+		t.Errorf("published %d times", count.Load())
+	}
 }
 
 // The change of one is being made when somebody else changes the same rule.
@@ -329,7 +361,7 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 				}
 				return nil
 			}))
-			err := c.edit(&Store{rdb: own, key: s.key, most: s.most})
+			err := c.edit(s.with(own))
 			if c.want == "" {
 				must(t, err)
 				return
@@ -340,6 +372,11 @@ func TestSomebodyElseIsQuicker(t *testing.T) {
 			has(t, s.nowSays(t), "limit: 7", "!limit: 9")
 		})
 	}
+}
+
+// with is the store as another client has it.
+func (s *Store) with(rdb redis.UniversalClient) *Store {
+	return &Store{rdb: rdb, key: s.key, processes: s.processes}
 }
 
 // before is a hook that is called before each command that goes alone, with together false, and before each pipeline and
@@ -372,15 +409,13 @@ func TestDamaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		field, text, want string
 	}{
-		"a version that is no number": {currentField, "x", `its version is "x"`},
-		"a version that is not there": {currentField, "5", "version 5 of the limits in Redis: it is not there"},
+		"a version that is no number": {markField, "x", `its version is "x"`},
+		"a version that is not there": {markField, "5", "version 5 of the limits in Redis: it is not there"},
 		"no JSON":                     {"v:1", "{", "version 1 of the limits in Redis: it is not understood"},
-		"a field that is unknown":     {"v:1", `{"format":1,"version":1,"later":true}`, `unknown field "later"`},
-		"another format":              {"v:1", `{"format":2,"version":1}`, "it has format 2, and this program knows format 1"},
-		"another number":              {"v:1", `{"format":1,"version":2}`, "it says that it is version 2"},
-		"more than one":               {"v:1", `{"format":1,"version":1}{}`, "something follows it"},
-		"a rule that is unknown":      {"v:1", `{"format":1,"version":1,"rules":[{"scope":"p","name":"r","rule":"{name: r, algorithm: later, limit: 1}"}]}`, "rule r of p:1:22: algorithm is \"later\""},
-		"no text":                     {"v:1", `{"format":1,"version":1,"file":{"sum":"ab"}}`, "its text is not there"},
+		"a field that is unknown":     {"v:1", `{"version":1,"later":true}`, `unknown field "later"`},
+		"another number":              {"v:1", `{"version":2}`, "it says that it is version 2"},
+		"a rule that is unknown":      {"v:1", `{"version":1,"overrides":[{"scope":"p","name":"r","text":"{name: r, algorithm: later, limit: 1}"}]}`, "rule r of p:1:22: algorithm is \"later\""},
+		"no text":                     {"v:1", `{"version":1,"file":{"sum":"ab"}}`, "its text is not there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -406,10 +441,6 @@ func TestNothingThere(t *testing.T) {
 	if _, err := s.Current(t.Context()); !errors.Is(err, ErrNone) {
 		t.Error(err)
 	}
-	must(t, s.Keep(t.Context()))
-	if n := rdb.Exists(t.Context(), s.key).Val(); n != 0 {
-		t.Error("Keep made a key")
-	}
 	must(t, set(s, anna, "p/*", "r", "algorithm=concurrency", "limit=1")) // without any file
 	has(t, s.nowSays(t), "limit: 1")
 	_ = rdb.Close()
@@ -422,57 +453,29 @@ func TestNothingThere(t *testing.T) {
 	}
 }
 
-// docs/keys.md: a file alone for a day, all else for a year.
-func TestStays(t *testing.T) {
-	t.Parallel()
-	s, rdb := withFile(t)
-	stays := func(want time.Duration) {
-		t.Helper()
-		if got := rdb.PTTL(t.Context(), s.key).Val(); got > want || got < want-time.Minute {
-			t.Errorf("%v, want %v", got, want)
-		}
-	}
-	stays(fileStays)
-	must(t, set(s, anna, "payments", "account", "limit=1"))
-	stays(changesStay)
-	must(t, second(s.Unset(t.Context(), anna, "", "")))
-	stays(changesStay) // the history of it has no other copy
-	rdb.PExpire(t.Context(), s.key, time.Minute)
-	must(t, s.Keep(t.Context()))
-	stays(changesStay)
-}
-
-// The history has a bound, and so has what it takes.
+// docs/keys.md: the limits stay until they are deleted. Of the history the last 100 versions are kept, fewer if they are large, and
+// the texts that they need.
 func TestHistoryEnds(t *testing.T) {
 	t.Parallel()
 	s, rdb := withFile(t)
-	for i := range Kept + 5 {
+	other := "limits: {p: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"
+	must(t, second(s.Import(t.Context(), anna, policyOf(t, other), "other.yaml", true)), second(s.Unset(t.Context(), anna, "", "")))
+	for i := range Kept + 2 {
 		must(t, set(s, anna, "payments", "account", fmt.Sprintf("limit=%d", i)))
 	}
-	history, err := s.History(t.Context())
-	must(t, err)
-	if len(history) != Kept || history[0].Number != 7 {
+	if history := historyOf(t, s); len(history) != Kept || history[0].Number != 6 {
 		t.Errorf("%d kept, from %d", len(history), history[0].Number)
 	}
-	has(t, s.nowSays(t), fmt.Sprintf("limit: %d,", Kept+4))
-	// "The oldest version that is kept is where the chain begins."
-	if c, err := s.Verify(t.Context(), ""); err != nil || c.Sound != Kept || c.Oldest != 7 || c.Newest != Kept+6 {
-		t.Errorf("%+v, %v", c, err)
+	has(t, s.nowSays(t), fmt.Sprintf("limit: %d,", Kept+1))
+	if n := rdb.HLen(t.Context(), s.key).Val(); n != Kept+2 { // the mark and one file
+		t.Errorf("%d fields", n)
 	}
-	// Sources that no version needs go with it, and the oldest when all are too large.
-	s.most = 20_000
-	for i := range 6 {
-		text := "limits: {big: {scopes: {"
-		for j := range 80 {
-			text += fmt.Sprintf("t%d: {rules: [{name: r, algorithm: concurrency, limit: %d}]}, ", j, i)
+	if ttl := rdb.PTTL(t.Context(), s.key).Val(); ttl >= 0 {
+		t.Errorf("they end in %s", ttl)
+	}
+	for size, want := range map[int]int64{1: Kept, keptBytes / 10: 10, keptBytes: 2} {
+		if got := kept(size); got != want {
+			t.Errorf("of versions of %d bytes %d are kept, want %d", size, got, want)
 		}
-		must(t, second(s.Import(t.Context(), anna, policyOf(t, text+"}}}"), "big.yaml", true)))
 	}
-	if used := rdb.MemoryUsage(t.Context(), s.key, 0).Val(); used > int64(s.most)*3/2 {
-		t.Errorf("%d bytes", used)
-	}
-	if history, err = s.History(t.Context()); err != nil || len(history) < 2 || len(history) > 5 {
-		t.Errorf("%d kept, %v", len(history), err)
-	}
-	has(t, s.nowSays(t), "limit: 5}")
 }

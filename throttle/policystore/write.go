@@ -2,10 +2,12 @@ package policystore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -17,134 +19,181 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// draft is a version that is being made.
-type draft struct {
-	Version
-	texts  map[string][]byte // of its new sources, by their sums
-	base   *policy.Policy    // what the version before lies over
-	number int64             // of the version before
-	policy *policy.Policy    // what it comes to
-	was    Version           // the version before
-	over   *policy.Policy    // what it lies over itself
+// Edit is the author, the reason and the conditions of a change.
+type Edit struct {
+	// By is the author in the history: a label that is not verified. The history also records the Redis user. Required.
+	By string
+	// Reason is the reason in the history: up to MaxReason bytes of printable text. Defaults to none.
+	Reason string
+	// IfVersion refuses the change unless this version is the current one. Defaults to 0: only what is changed must be as it was when the
+	// change began.
+	IfVersion int64
+	// For is how long a rule stays set or removed, or a scope paused. Defaults to permanently.
+	For time.Duration
+	// Via is the way of the change in the history, such as "page": up to 64 bytes of printable text. Defaults to none.
+	Via string
+	// DryRun writes nothing: the result is what the change would come to, and so is the error, but for ErrNotPermitted.
+	DryRun bool
 }
 
-// tries is how often a change is retried after faster concurrent changes.
-const tries = 20
-
-// edit makes the next version from the current one, and writes it. If another change is faster, it
-// starts over from the version that is current then. It returns the draft with every error of change
-// too.
-func (s *Store) edit(ctx context.Context, e Edit, change func(v *draft, policy *policy.Policy, now time.Time) error) (draft, error) {
-	if err := e.check(); err != nil {
-		return draft{}, err
-	}
-	var v draft
-	for range tries {
-		var declined error // says itself what is wrong
-		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
-			if v, declined = s.next(ctx, tx, e, change); declined != nil {
-				return declined
-			}
-			if e.DryRun {
-				return nil
-			}
-			return s.write(ctx, tx, &v)
-		}, s.key)
-		switch {
-		case refused(err):
-			return v, fmt.Errorf("%w: %w", ErrNotPermitted, err)
-		case err == nil || declined != nil:
-			return v, declined
-		case !errors.Is(err, redis.TxFailedErr):
-			return v, unavailable(ctx, "change", err)
-		}
-	}
-	now, err := s.Current(ctx)
-	if err != nil {
-		return v, err
-	}
-	return v, &ConflictError{Now: now}
-}
-
-// check refuses an edit without an author, and a reason that a history could not print.
-func (e Edit) check() error {
-	switch {
-	case strings.TrimSpace(e.By) == "" || !printable(e.By):
-		return fmt.Errorf("policystore: a change needs somebody whom it is by, in printable characters, and %.40q is nobody", e.By)
-	case len(e.Reason) > MaxReason:
-		return &ReasonError{fmt.Sprintf("is %d bytes long; the most is %d", len(e.Reason), MaxReason)}
-	case len(e.Via) > maxVia || !printable(e.Via):
-		return fmt.Errorf("policystore: the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
-	case !printable(e.Reason):
-		return &ReasonError{"holds a character that cannot be printed; write it on one line"}
-	}
-	return nil
-}
+const (
+	// MaxReason is the maximum length of an Edit.Reason in bytes.
+	MaxReason = 500
+	maxVia    = 64
+)
 
 // ReasonError is the error for an invalid Edit.Reason.
 type ReasonError struct{ Why string }
 
 func (e *ReasonError) Error() string { return "policystore: the reason " + e.Why }
 
+// check refuses an edit without an author, and texts that a history could not print.
+func (e Edit) check() error {
+	switch {
+	case strings.TrimSpace(e.By) == "" || !printable(e.By):
+		return fmt.Errorf("policystore: a change needs an author, in printable characters, and not %.40q", e.By)
+	case len(e.Reason) > MaxReason:
+		return &ReasonError{fmt.Sprintf("is %d bytes long; the most is %d", len(e.Reason), MaxReason)}
+	case !printable(e.Reason):
+		return &ReasonError{"holds a character that cannot be printed; write it on one line"}
+	case len(e.Via) > maxVia || !printable(e.Via):
+		return fmt.Errorf("policystore: the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
+	case e.For < 0 || e.For > 0 && e.For <= Notice:
+		return fmt.Errorf("policystore: for %s is too short: a change comes into force after %s", e.For, Notice)
+	}
+	return nil
+}
+
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// next makes the next version. All that it rests on is read on the connection that
-// watches.
-func (s *Store) next(ctx context.Context, tx *redis.Tx, e Edit, change func(*draft, *policy.Policy, time.Time) error) (draft, error) {
-	now, err := s.now(ctx, tx)
-	if err != nil {
-		return draft{}, err
+// Made is the result of a change. With ErrUnchanged it is the current state.
+type Made struct {
+	// Version is the version that the change made.
+	Version Version
+	// Before is the earlier override of the rule or pause that was changed, or nil for none.
+	Before       *Override
+	PolicyBefore *policy.Policy
+	Policy       *policy.Policy
+	// Differences are what the change changed, as in Store.Changes.
+	Differences []Difference
+}
+
+// ErrUnchanged is the error of a change that would change nothing.
+var ErrUnchanged = errors.New("policystore: it is so already; nothing was changed")
+
+// ConflictError is the error of a change that another change preceded. Nothing was changed.
+type ConflictError struct {
+	// Want is the version that the change was meant for, 0 if none was named.
+	Want int64
+	// Now is the current version.
+	Now Version
+}
+
+func (e *ConflictError) Error() string {
+	now := fmt.Sprintf("version %d, %q by %q at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
+	if e.Want > 0 {
+		return fmt.Sprintf("policystore: meant for version %d, and the limits are at %s; nothing was changed", e.Want, now)
 	}
-	before, hash, err := s.before(ctx, tx)
+	return "policystore: another change of the same came first: " + now + "; nothing was changed"
+}
+
+// draft is a version that is being made. At is when.
+type draft struct {
+	Version
+	Edit
+	before record         // the current version, the zero record for none
+	base   *policy.Policy // the policy below the changes of before
+	was    *policy.Policy // the policy of before
+	over   *policy.Policy // the policy below the changes of the draft
+	is     *policy.Policy // the policy of the draft
+	texts  map[string]string
+}
+
+// tries is how often a change is retried after concurrent changes.
+const tries = 20
+
+// whole and unrelated are what changes touch: with whole any other change is a conflict, with unrelated none.
+func whole(v Version) any   { return v.Number }
+func unrelated(Version) any { return nil }
+
+// edit makes the next version from the current one, and writes it. If another change was written since it was read, edit starts again from
+// that one, unless that changed what touches returns of a version: then the error is a *ConflictError.
+func (s *Store) edit(ctx context.Context, e Edit, touches func(Version) any, change func(*draft) error) (Made, error) {
+	if err := e.check(); err != nil {
+		return Made{}, err
+	}
+	var seen any
+	for try := range tries {
+		var d *draft
+		var failed error
+		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
+			d, failed = s.draft(ctx, tx, e)
+			if failed != nil {
+				return failed
+			}
+			now := touches(d.before.Version)
+			if try > 0 && !reflect.DeepEqual(seen, now) {
+				failed = &ConflictError{Now: d.before.Version}
+				return failed
+			}
+			seen = now
+			if failed = s.apply(ctx, tx, d, change); failed != nil || e.DryRun {
+				return failed
+			}
+			return s.write(ctx, tx, d)
+		}, s.key)
+		switch {
+		case denied(err):
+			return Made{}, fmt.Errorf("%w: %w", ErrNotPermitted, err)
+		case failed != nil && d == nil:
+			return Made{}, failed
+		case failed != nil:
+			return Made{Version: d.before.Version, PolicyBefore: d.was, Policy: d.was}, failed
+		case err == nil:
+			return d.made()
+		case !errors.Is(err, redis.TxFailedErr):
+			return Made{}, unavailable(ctx, "change", err)
+		}
+	}
+	now, err := s.Current(ctx)
 	if err != nil {
-		return draft{}, err
+		return Made{}, err
+	}
+	return Made{}, &ConflictError{Now: now}
+}
+
+// draft begins the next version. It reads on the connection that watches.
+func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error) {
+	now, err := serverTime(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.current(ctx, tx)
+	if err != nil && !errors.Is(err, ErrNone) {
+		return nil, err
+	}
+	if e.IfVersion > 0 && e.IfVersion != before.Number {
+		return nil, &ConflictError{Want: e.IfVersion, Now: before.Version}
 	}
 	user, err := whoAmI(ctx, tx)
 	if err != nil {
-		return draft{}, err
+		return nil, err
 	}
-	v := draft{Version: before.clone(), texts: map[string][]byte{}, number: before.Number}
-	if e.IfVersion > 0 && e.IfVersion != before.Number {
-		return v, &ConflictError{Want: e.IfVersion, Now: before}
+	d := &draft{Version: before.clone(), Edit: e, before: before, texts: map[string]string{}}
+	d.Number, d.At, d.InForce = before.Number+1, now, now.Add(Notice)
+	d.Version.By, d.Version.Reason, d.Version.Via, d.User, d.Resets = e.By, e.Reason, e.Via, user, nil
+	if d.base, err = s.base(ctx, tx, before.Version); err != nil {
+		return nil, err
 	}
-	if v.base, err = s.base(ctx, tx, before); err != nil {
-		return v, err
+	if d.was, _, err = before.policy(d.base, now); err != nil {
+		return nil, &DamagedError{before.Number, err}
 	}
-	v.User, v.was, v.Resets = user, before, nil
-	policy, _, err := before.policy(v.base, now)
-	if err != nil {
-		return v, &DamagedError{before.Number, err}
-	}
-	if err := change(&v, policy, now); err != nil {
-		v.Version, v.policy = before, policy
-		return v, err
-	}
-	v.Number, v.At, v.InForce, v.By, v.Reason, v.Via = before.Number+1, now, now.Add(Notice), e.By, e.Reason, e.Via
-	v.Prev = hash
-	v.expire(now)
-	v.Edited = v.Edited || v.Imported != nil || v.live() > 0 || len(v.Resets) > 0
-	return v, s.check(ctx, tx, &v, now)
+	return d, nil
 }
 
-// before returns the current version, the zero Version for none, and its hash as it was when it was
-// written: if its text was changed since, the chain shows it.
-func (s *Store) before(ctx context.Context, tx *redis.Tx) (v Version, hash string, err error) {
-	mark, err := s.mark(ctx, tx)
-	if err != nil || mark == "" {
-		return v, "", err
-	}
-	if v, err = s.marked(ctx, tx, mark); err != nil {
-		return v, "", err
-	}
-	if _, hash, err = readMark(mark); hash == "" {
-		hash = v.Hash
-	}
-	return v, hash, err
-}
-
-// whoAmI is the Redis user of the connection, empty where the server does not say.
+// whoAmI returns the Redis user of the connection, empty if the server does not report it.
 func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
 	user, err := tx.ACLWhoAmI(ctx).Result()
 	var answer redis.Error
@@ -157,100 +206,196 @@ func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
 	return user, nil
 }
 
-// check works out what a draft comes to, and refuses one that says what limits may not.
-func (s *Store) check(ctx context.Context, tx *redis.Tx, v *draft, now time.Time) error {
-	source := v.source()
-	var pol *policy.Policy
-	var err error
-	if source != nil && v.texts[source.Sum] != nil {
-		pol, err = limitsyaml.Parse("the limits", v.texts[source.Sum])
-	} else {
-		pol, err = s.base(ctx, tx, v.Version)
-	}
-	if err != nil {
+// apply makes the change, and refuses a policy that would be invalid.
+func (s *Store) apply(ctx context.Context, tx *redis.Tx, d *draft, change func(*draft) error) (err error) {
+	if err := change(d); err != nil {
 		return err
 	}
-	v.over = pol
-	v.policy, _, err = v.Version.policy(pol, now)
+	d.expire()
+	source := d.source()
+	switch {
+	case sameSource(source, d.before.source()):
+		d.over = d.base
+	case source != nil && d.texts[source.Sum] != "":
+		d.over, err = limitsyaml.Parse("the limits", []byte(d.texts[source.Sum]))
+	default:
+		d.over, err = s.base(ctx, tx, d.Version)
+	}
+	if err == nil {
+		d.is, _, err = d.policy(d.over, d.At)
+	}
 	return err
 }
 
-// write writes a draft, and lets the oldest go. What is watched has not changed since.
-func (s *Store) write(ctx context.Context, tx *redis.Tx, v *draft) error {
-	text, err := v.encode()
-	if err != nil {
-		return err
+// expire removes what has ended.
+func (d *draft) expire() {
+	d.Overrides = slices.DeleteFunc(d.Overrides, func(o Override) bool { return o.ended(d.At) })
+}
+
+// made returns the result of a change that was written.
+func (d *draft) made() (Made, error) {
+	before := &state{Version: d.before.Version, base: &base{policy: d.base}}
+	after := &state{Version: d.Version, base: before.base}
+	if d.over != d.base {
+		after.base = &base{policy: d.over}
 	}
-	v.Hash = sumOf([]byte(text))
-	all, err := tx.HGetAll(ctx, s.key).Result()
-	if err != nil {
-		return err
+	list, err := differences(before, after, d.At, d.At)
+	return Made{Version: d.Version, PolicyBefore: d.was, Policy: d.is, Differences: list}, err
+}
+
+// authorship returns that of something that the edit makes or changes.
+func (d *draft) authorship() Authorship {
+	return Authorship{
+		CreatedBy: d.Edit.By, CreatedUser: d.User, CreatedAt: d.At,
+		UpdatedBy: d.Edit.By, UpdatedUser: d.User, UpdatedAt: d.At, Reason: d.Edit.Reason,
 	}
-	gone := s.outlived(all, v, len(text))
-	cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		for sum, source := range v.texts {
-			p.HSet(ctx, s.key, sourceField+sum, source)
+}
+
+// bring makes a policy a source of the draft.
+func (d *draft) bring(p *policy.Policy) *Source {
+	text := limitsyaml.Format(p)
+	sum := sumOf(text)
+	d.texts[sum] = string(text)
+	return &Source{Sum: sum, By: d.Edit.By, User: d.User, At: d.At, Reason: d.Edit.Reason}
+}
+
+const (
+	// Kept is how many versions are kept at most, and keptBytes how large they may be together, if all were as large as the one that is
+	// written: the oldest go first.
+	Kept      = 100
+	keptBytes = 16 << 20
+)
+
+// kept returns how many versions are kept when one of a size is written.
+func kept(size int) int64 { return int64(min(Kept, max(2, keptBytes/size))) }
+
+// write writes a draft and removes the oldest versions, unless the key has changed since it is watched.
+func (s *Store) write(ctx context.Context, tx *redis.Tx, d *draft) error {
+	r := record{Version: d.Version, Sources: maps.Clone(d.before.Sources)}
+	if r.Sources == nil {
+		r.Sources = map[string]int64{}
+	}
+	for _, source := range []*Source{d.File, d.Imported} {
+		if source != nil {
+			r.Sources[source.Sum] = d.Number
 		}
-		p.HSet(ctx, s.key, fieldOf(v.Number), text, currentField, markOf(v.Number, text))
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	size := len(text)
+	for _, source := range d.texts {
+		size += len(source)
+	}
+	r.Oldest = max(1, d.before.Oldest, d.Number-kept(size)+1)
+	gone := r.prune(d.before.Oldest)
+	if text, err = json.Marshal(r); err != nil {
+		return err
+	}
+	cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for sum, source := range d.texts {
+			p.HSet(ctx, s.key, sourcePrefix+sum, source)
+		}
+		p.HSet(ctx, s.key, versionField(d.Number), text, markField, markOf(d.Version))
 		if len(gone) > 0 {
 			p.HDel(ctx, s.key, gone...)
 		}
-		p.PExpire(ctx, s.key, v.stays())
 		return nil
 	})
 	for _, cmd := range cmds {
-		if refused(cmd.Err()) {
+		if denied(cmd.Err()) {
 			return cmd.Err() // the reason; EXEC says only that there was one
 		}
 	}
 	return err
 }
 
-// outlived are the fields of versions that are too many, or too large together, and of
-// the sources that none of the others needs.
-func (s *Store) outlived(all map[string]string, v *draft, size int) (gone []string) {
-	needed := map[string]bool{}
-	for _, sum := range v.sources() {
-		needed[sum] = true
+// prune returns the fields of the versions that are not kept any more, and of the sources that only those needed.
+func (r *record) prune(oldest int64) (gone []string) {
+	for number := max(1, oldest); number < r.Oldest; number++ {
+		gone = append(gone, versionField(number))
 	}
-	for sum, text := range v.texts {
-		all[sourceField+sum] = string(text)
-	}
-	for _, n := range newestFirst(all) {
-		text := all[fieldOf(n)]
-		before, err := readVersion(n, text)
-		size += len(text)
-		for _, sum := range before.sources() {
-			if !needed[sum] {
-				size += len(all[sourceField+sum])
-			}
-		}
-		if err != nil || v.Number-n >= Kept || size > s.most {
-			gone = append(gone, fieldOf(n))
-			size = max(size, s.most) // all that are older go too
-			continue
-		}
-		for _, sum := range before.sources() {
-			needed[sum] = true
-		}
-	}
-	for field := range all {
-		if sum, is := strings.CutPrefix(field, sourceField); is && !needed[sum] {
-			gone = append(gone, field)
+	for sum, newest := range r.Sources {
+		if newest < r.Oldest {
+			delete(r.Sources, sum)
+			gone = append(gone, sourcePrefix+sum)
 		}
 	}
 	return gone
 }
 
-func newestFirst(all map[string]string) (numbers []int64) {
-	for field := range all {
-		if digits, is := strings.CutPrefix(field, versionField); is {
-			if n, err := strconv.ParseInt(digits, versionFormat, 64); err == nil {
-				numbers = append(numbers, n)
-			}
-		}
+// mayChange returns ErrNotPermitted if the Redis user may not change the limits. It removes a field that is never there. Costs one round
+// trip.
+func (s *Store) mayChange(ctx context.Context) error {
+	err := s.rdb.HDel(ctx, s.key, "").Err()
+	switch {
+	case denied(err):
+		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
+	case err != nil:
+		return unavailable(ctx, "ask for the permission to change", err)
 	}
-	slices.Sort(numbers)
-	slices.Reverse(numbers)
-	return numbers
+	return nil
+}
+
+// keptFiles is how many files are remembered as published.
+const keptFiles = 200
+
+// PublishFile makes p the limits file, of which there is one for all processes. A file that was published before, and replaced by another
+// since, changes nothing if a worker runs: so a worker that starts again during a rolling deploy does not bring the old limits back. With
+// changed, p is a file that has changed while this process ran, and is published in any case. published reports whether p was published
+// now; see Version.HasFile for whether it is the file. Costs some round trips.
+func (s *Store) PublishFile(ctx context.Context, by string, p *policy.Policy, changed bool) (published bool, v Version, err error) {
+	again := changed || !s.workerRuns(ctx)
+	made, err := s.edit(ctx, Edit{By: by}, unrelated, func(d *draft) error {
+		source := d.bring(p)
+		if !d.takes(source.Sum, again) {
+			return ErrUnchanged
+		}
+		d.File = source
+		d.Files = append(slices.DeleteFunc(d.Files, func(known string) bool { return known == source.Sum }), source.Sum)
+		d.Files = d.Files[max(0, len(d.Files)-keptFiles):]
+		d.Change = "publish a limits file"
+		return nil
+	})
+	if errors.Is(err, ErrUnchanged) {
+		return false, made.Version, nil
+	}
+	return err == nil, made.Version, err
+}
+
+// takes reports whether publishing a file changes the limits. again is whether a file that was replaced is published again.
+func (v Version) takes(sum string, again bool) bool {
+	return (v.File == nil || v.File.Sum != sum) && (again || !slices.Contains(v.Files, sum))
+}
+
+// workerRuns reports whether a worker runs, as far as that is known.
+func (s *Store) workerRuns(ctx context.Context) bool {
+	processes, err := s.Processes(ctx)
+	return err != nil || slices.ContainsFunc(processes, func(p Process) bool { return p.Worker })
+}
+
+// Preview returns the policy that would be in force after a starting process had published p, and changes nothing. If p is replaced, was
+// imported over or may not be published, that is the current policy. A nil p is no file. The error is ErrNone if there is neither, a
+// *DamagedError, or a *policy.Error if live changes do not fit p. Costs some round trips.
+func (s *Store) Preview(ctx context.Context, p *policy.Policy) (*policy.Policy, error) {
+	v, err := s.Current(ctx)
+	if errors.Is(err, ErrNone) && p != nil {
+		return p, nil
+	} else if err != nil {
+		return nil, err
+	}
+	now, err := s.Time(ctx)
+	if err != nil {
+		return nil, err
+	}
+	base, err := s.base(ctx, s.rdb, v)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil && v.Imported == nil && v.takes(sumOf(limitsyaml.Format(p)), !s.workerRuns(ctx)) && s.mayChange(ctx) == nil {
+		base = p
+	}
+	then, _, err := v.policy(base, now)
+	return then, err
 }

@@ -2,6 +2,8 @@ package control
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,7 +60,7 @@ func AssignedText(n policy.ScopeConfig, key string) string {
 			return strconv.FormatInt(n.Weight, 10)
 		}
 	case "shares":
-		return policystore.FormatShares(n.Shares)
+		return writeShares(n.Shares)
 	case "answers":
 		return limitsyaml.FormatAnswers(n)
 	}
@@ -96,6 +98,21 @@ func readShares(text string) (shares map[string]policy.Share, is bool) {
 		}
 	}
 	return shares, true
+}
+
+// writeShares writes shares as readShares reads them.
+func writeShares(shares map[string]policy.Share) string {
+	names := slices.Sorted(maps.Keys(shares))
+	for i, name := range names {
+		s := shares[name]
+		if s.Guaranteed != 0 {
+			names[i] += fmt.Sprintf(":%d%%", s.Guaranteed)
+		}
+		if s.Weight > 1 || s.Guaranteed == 0 {
+			names[i] += fmt.Sprintf(":%d", max(1, s.Weight))
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 func readShare(numbers string) (s policy.Share, is bool) {

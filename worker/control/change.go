@@ -163,7 +163,7 @@ func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (ma
 	case VerbSet:
 		return s.store.Set(ctx, edit, c.Scope, c.Rule, c.Fields)
 	case VerbAssign:
-		return s.store.Reassign(ctx, edit, c.Scope, c.Assigned)
+		return s.store.Assign(ctx, edit, c.Scope, c.Assigned)
 	case VerbRemove:
 		return s.store.Remove(ctx, edit, c.Scope, c.Rule)
 	case VerbUnset:

@@ -64,7 +64,7 @@ func newAsked(t *testing.T, text string) *asked {
 	a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix})
 	must(t, err)
 	a.store = policystore.New(a.rdb, policystore.Config{Prefix: prefix})
-	_, _, err = a.store.PublishFile(t.Context(), "worker", p, nil)
+	_, _, err = a.store.PublishFile(t.Context(), "worker", p, false)
 	must(t, err)
 	a.queue = queue.NewClient(a.rdb, queue.ClientConfig{Limiter: a.limits})
 	a.Service = New(Config{Redis: a.rdb, Limiter: a.limits, KeyPrefix: prefix, Store: a.store})

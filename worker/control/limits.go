@@ -120,11 +120,8 @@ func (s *Service) PauseOf(scope string, limits Limits) (p Pause) {
 // setAuthor sets the author of a pause at a place of the limits, whether it was made by hand or in the
 // file.
 func (p *Pause) setAuthor(v *policystore.Version, pattern string, now time.Time) {
-	if live, is := v.Paused(pattern, now); is {
-		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.Since)
-		if live.Since.IsZero() {
-			p.PausedSince = At(live.UpdatedAt)
-		}
+	if live, is := v.Override(pattern, policystore.PausedField, now); is {
+		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.CreatedAt)
 		return
 	}
 	source := v.File

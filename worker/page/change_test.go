@@ -136,12 +136,12 @@ func TestChange(t *testing.T) {
 	}
 	s.makes(fields)
 	v, err := s.store.Current(t.Context())
-	if err != nil || v.Number != 2 || v.By != "root" || v.Reason != "they bought <more>" || v.Rules[0].Until.IsZero() {
+	if err != nil || v.Number != 2 || v.By != "root" || v.Reason != "they bought <more>" || v.Overrides[0].Until.IsZero() {
 		t.Errorf("%+v, %v", v, err)
 	}
 	s.sees(http.StatusOK, "/done?version=2&scope=payments", "Done: version 2", "limit: 100,", "Undo")
 	s.makes(form("verb", "rollback", "version", "1"))
-	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Rules) != 0 {
+	if v, err = s.store.Current(t.Context()); err != nil || v.Number != 3 || len(v.Overrides) != 0 {
 		t.Errorf("after the undo: %+v, %v", v, err)
 	}
 	if body := s.sees(http.StatusOK, "/done?version=2"); strings.Contains(body, ">Undo<") {
@@ -149,8 +149,8 @@ func TestChange(t *testing.T) {
 	}
 	s.sees(http.StatusOK, "/change?verb=rollback&version=2", "limit: 100,")
 	s.makes(form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "5", "shadow", "yes"))
-	if v, err = s.store.Current(t.Context()); err != nil || v.Rules[0].Name != "tenant-trial" || !strings.Contains(v.Rules[0].Rule, "shadow: true") || !strings.Contains(v.Rules[0].Rule, "per: 1h") {
-		t.Errorf("a shadow first: %+v, %v", v.Rules, err)
+	if v, err = s.store.Current(t.Context()); err != nil || v.Overrides[0].Name != "tenant-trial" || !strings.Contains(v.Overrides[0].Text, "shadow: true") || !strings.Contains(v.Overrides[0].Text, "per: 1h") {
+		t.Errorf("a shadow first: %+v, %v", v.Overrides, err)
 	}
 }
 

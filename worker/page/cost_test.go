@@ -259,7 +259,7 @@ func TestDrain(t *testing.T) {
 	s.sees(http.StatusOK, "/scope?scope=payments/acme", "What still runs")
 	close(end)
 	redistest.WaitAsking(t, "them to end", 15*time.Second, func() bool { return strings.Contains(shown(), "No task of payments/acme runs") })
-	if v, err := s.store.Current(t.Context()); err != nil || len(v.Pauses) != 1 || v.Reason != "they move" {
+	if v, err := s.store.Current(t.Context()); err != nil || len(v.Overrides) != 1 || v.Reason != "they move" {
 		t.Errorf("%+v, %v", v, err)
 	}
 	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}

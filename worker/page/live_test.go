@@ -126,7 +126,7 @@ func TestLiveEndsWithTheRight(t *testing.T) {
 	s.actor = Actor{Name: "pat", Groups: []string{"team-acme"}, Role: RoleOwner, Scopes: []string{"search"}}
 	stream := liveOf(t, s, "/scope?scope=payments/acme", http.Cookie{})
 	another := "team-other"
-	_, err := s.store.Reassign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
+	_, err := s.store.Assign(t.Context(), policystore.Edit{By: "root"}, "payments/acme", policystore.Assigned{Owner: &another})
 	must(t, err)
 	stream.endsWith(t, "bye") // or else it lasts until its context ends
 	s.sees(http.StatusForbidden, "/scope?scope=payments/acme")

@@ -70,7 +70,7 @@ func newSiteUnder(t *testing.T, limits string, change func(*Config)) *site {
 	s.limiter, err = throttle.New(s.rdb, p, throttle.Config{})
 	must(t, err)
 	s.store = policystore.New(s.rdb, policystore.Config{})
-	_, _, err = s.store.PublishFile(t.Context(), "worker", p, nil)
+	_, _, err = s.store.PublishFile(t.Context(), "worker", p, false)
 	must(t, err)
 	s.queue = queue.NewClient(s.rdb, queue.ClientConfig{Limiter: s.limiter, App: "billing"})
 	cfg := Config{Redis: s.rdb, Identify: func(*http.Request) (Actor, bool) { return s.actor, true }}
