@@ -183,7 +183,7 @@ func (m *Middleware) hold(time.Duration) func() {
 
 // whileServing returns ctx, canceled also when Stop is called or the task's server shuts down.
 func (m *Middleware) whileServing(ctx context.Context) (context.Context, context.CancelFunc) {
-	serving := m.served(ctx)
+	serving := asynqx.ClientOf(ctx).Serving
 	ctx, cancel := context.WithCancel(ctx)
 	detach := context.AfterFunc(serving, cancel)
 	return ctx, func() { detach(); cancel() }
@@ -201,7 +201,7 @@ func (m *Middleware) notDecided(ctx context.Context, j *job, d throttle.Decision
 	case errors.Is(err, throttle.ErrUnavailable):
 		m.observer.Failed("decide")
 		return m.wait(ctx, j, "", time.Now().Add(outagePause))
-	case m.served(ctx).Err() != nil:
+	case asynqx.ClientOf(ctx).Serving.Err() != nil:
 		return m.wait(ctx, j, "", m.byMaxWait(j, m.back(ctx, j, d)))
 	}
 	if put, with := m.refused(ctx, j, err); put {
@@ -222,14 +222,6 @@ func (m *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time
 		return time.Now()
 	}
 	return time.Now().Add(waitlist.SafetyNet(joined.Expected))
-}
-
-// served returns a context that ends when no task of the server waits any more.
-func (m *Middleware) served(ctx context.Context) context.Context {
-	if g := asynqx.ClientOf(ctx); g != nil {
-		return g.Serving
-	}
-	return m.serving
 }
 
 // denied handles a task that may not start yet. If its max wait or deadline ends before it can start,

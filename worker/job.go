@@ -41,7 +41,7 @@ type job struct {
 	deferrals int             // of this attempt, by its API, as far as they were read
 	bounds    []time.Duration // max waits, its own and its rules'
 	why       string          // why it waits for other limits or workers; else empty
-	slot      *asynqx.Slot    // the slot that it occupies; nil where slots are not counted
+	slot      *asynqx.Slot    // the slot that it occupies
 	crowded   bool            // its tenant has its share of the slots
 	queued    bool            // it is put back to wait for its turn
 	ahead     int64           // how many tasks of its line are before it, -1 if that is not known

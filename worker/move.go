@@ -35,7 +35,7 @@ func MoveTo(name string) MaxWaitPolicy {
 			}
 			m.log.InfoContext(ctx, "task moved: max wait exceeded", "queue", j.queue, "task_id", j.id, "type", j.task.Type(),
 				"to", name, "why", w.String())
-			m.moves.Go(func() { m.followMove(j.queue, name, j.id) })
+			asynqx.ClientOf(ctx).OnEnd(j.queue, j.id, func() { m.releaseMoved(context.WithoutCancel(ctx), name, j.id) })
 			// A Limited, so that no ErrorHandler is called.
 			return true, errors.Join(newLimited(j, w.Rule, time.Now()), asynq.RevokeTask)
 		}}
@@ -47,14 +47,10 @@ func MoveTo(name string) MaxWaitPolicy {
 // the two queues. asynq brings the task in the old queue back before it releases the one in the new
 // queue. The move is then repeated and finds the task there, so it does not run twice.
 const (
+	becameMoved = "moved"
 	// moveStay is longer than asynq takes to bring a killed task back.
 	moveStay = 5 * time.Minute
-	// followMost is how long to check whether the task has left the old queue.
-	followMost  = 2 * time.Second
-	followPause = 25 * time.Millisecond
 )
-
-const becameMoved = "moved"
 
 // neverCut and neverByAsynq keep asynq from ending a task that waits; see package queue.
 const (
@@ -157,17 +153,9 @@ func lasting(headers map[string]string) map[string]string {
 	return h
 }
 
-// followMove releases a moved task in its new queue as soon as it has left its old one.
-func (m *Middleware) followMove(from, to, id string) {
-	for began := time.Now(); time.Since(began) < followMost; {
-		if !asynqx.Sleep(context.Background(), followPause) {
-			return
-		}
-		if _, err := m.inspector.GetTaskInfo(from, id); errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
-			if there, err := m.inspector.GetTaskInfo(to, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
-				m.release(context.Background(), to, id)
-			}
-			return
-		}
+// releaseMoved releases a moved task in its new queue, where it waits since it was enqueued.
+func (m *Middleware) releaseMoved(ctx context.Context, queue, id string) {
+	if there, err := m.inspector.GetTaskInfo(queue, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
+		m.release(ctx, queue, id)
 	}
 }

@@ -269,8 +269,8 @@ func (m *Middleware) started(asynqs context.Context, j *job, d throttle.Decision
 			m.mark(ctx, j, markEnd) // asynq has counted a failure already, and ignores what we return
 			return
 		}
-		if g := asynqx.ClientOf(asynqs); g != nil && isFinal(err) {
-			g.OnEnd(j.queue, j.id, func() { m.unmark(ctx, j) })
+		if isFinal(err) {
+			asynqx.ClientOf(asynqs).OnEnd(j.queue, j.id, func() { m.unmark(ctx, j) })
 			return
 		}
 		m.unmark(ctx, j)

@@ -98,12 +98,12 @@ const slowPutBack = time.Second
 
 // checkWhenBack has a task checked when asynq has put it back, if that took long.
 func (m *Middleware) checkWhenBack(ctx context.Context, j *job) {
-	g := asynqx.ClientOf(ctx)
-	if g == nil || !j.queued {
+	if !j.queued {
 		return
 	}
+	c := asynqx.ClientOf(ctx)
 	ctx = context.WithoutCancel(ctx)
-	g.OnEnd(j.queue, j.id, func() {
+	c.OnEnd(j.queue, j.id, func() {
 		if time.Since(j.picked) >= slowPutBack {
 			m.checkPlace(ctx, j)
 		}

@@ -215,7 +215,7 @@ func (c *Client) takePending(queue string, n int) []found {
 // clientKey is the key of a server's client in the context of its tasks.
 type clientKey struct{}
 
-// ClientOf returns the client of a task's server, nil if the server was not made by NewServer.
+// ClientOf returns the client of a task's server. ctx is what Handler's handler was given.
 func ClientOf(ctx context.Context) *Client {
 	c, _ := ctx.Value(clientKey{}).(*Client)
 	return c
@@ -228,11 +228,8 @@ func (c *Client) Handler(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// TakeSlot gives a task a slot of its server; nil if slots are not counted.
+// TakeSlot gives a task a slot of its server.
 func (c *Client) TakeSlot(ctx context.Context) *Slot {
-	if c == nil {
-		return nil
-	}
 	id, _ := asynq.GetTaskID(ctx)
 	name, _ := asynq.GetQueueName(ctx)
 	return c.Slots.take(taskKey(name, id))

@@ -30,9 +30,9 @@ type runs struct {
 
 // run is one run of a task.
 type run struct {
-	fraction string // of its lease, such as "123456"
-	back     int64  // second in which asynq brings the task back if it would archive it; 0: it may
-	onEnd    func() // called when Redis has recorded the end; nil: none
+	fraction string   // of its lease, such as "123456"
+	back     int64    // second in which asynq brings the task back if it would archive it; 0: it may
+	onEnd    []func() // called when Redis has recorded the end
 }
 
 // reply is an error of Redis that the client gives to asynq.
@@ -125,10 +125,10 @@ func (c *Client) PutBack(queue, id string, at time.Time) {
 	c.runs.change(taskKey(queue, id), func(r *run) { r.back = SecondAtOrAfter(at) })
 }
 
-// OnEnd registers do to be called when Redis has recorded the end of a task. It is not called if this
-// process dies before, or loses the task's lease.
+// OnEnd has do called when Redis has recorded the end of a task, after what was registered before. It is
+// not called if this process dies before, or loses the task's lease.
 func (c *Client) OnEnd(queue, id string, do func()) {
-	c.runs.change(taskKey(queue, id), func(r *run) { r.onEnd = do })
+	c.runs.change(taskKey(queue, id), func(r *run) { r.onEnd = append(r.onEnd, do) })
 }
 
 // sendEnd sends the script that ends a run until Redis answers, and then does what was registered for it.
@@ -157,8 +157,8 @@ func (c *Client) sendEnd(ctx context.Context, s script) *redis.Cmd {
 	gone := redis.HasErrorPrefix(cmd.Err(), string(goneEarlier))
 	if cmd.Err() == nil || errors.Is(cmd.Err(), redis.Nil) || gone { // recorded, perhaps by an earlier call whose reply was lost
 		c.runs.end(task, ends)
-		if ends.onEnd != nil {
-			ends.onEnd()
+		for _, do := range ends.onEnd {
+			do()
 		}
 	}
 	if expires, _ := ctx.Deadline(); gone && time.Now().Before(expires) {

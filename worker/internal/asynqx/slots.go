@@ -113,9 +113,6 @@ func (t *Slot) part() {
 // that has half of the slots may use free slots, but none beyond Concurrency. released says that the
 // task was dispatched.
 func (t *Slot) StartsFor(tenant string, released bool) bool {
-	if t == nil {
-		return true
-	}
 	t.slots.mu.Lock()
 	defer t.slots.mu.Unlock()
 	if t.at == nil {
@@ -140,16 +137,12 @@ func (t *Slot) StartsFor(tenant string, released bool) bool {
 
 // Runs records that the slot's task runs from now. It takes no lock, so that the run is not late.
 func (t *Slot) Runs() {
-	if t != nil {
-		now := time.Now()
-		t.since.Store(&now)
-	}
+	now := time.Now()
+	t.since.Store(&now)
 }
 
-// Ran reports whether the slot's task has run; true if slots are not counted.
-func (t *Slot) Ran() bool {
-	return t == nil || t.since.Load() != nil
-}
+// Ran reports whether the slot's task has run.
+func (t *Slot) Ran() bool { return t.since.Load() != nil }
 
 // mayStart reports whether a task may start of a tenant that has that many other slots. s.mu is held.
 func (s *Slots) mayStart(tenant string, has int) bool {
@@ -166,9 +159,6 @@ func (s *Slots) rest() {
 
 // Leave frees the slot, once. It reports whether a tenant that was refused may start tasks again.
 func (t *Slot) Leave() (relieves bool) {
-	if t == nil {
-		return false
-	}
 	s := t.slots
 	s.mu.Lock()
 	defer s.mu.Unlock()
