@@ -2,9 +2,12 @@ package events
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -197,6 +200,23 @@ func TestWebhookAddresses(t *testing.T) {
 	w, err := newWebhook(Webhook{URL: "https://10.0.0.1/", Secret: secret, AllowHosts: []string{"10.0.0.1"}}, nil)
 	if err != nil || w.host != "10.0.0.1" {
 		t.Errorf("%+v %v", w, err)
+	}
+}
+
+// The log names what is wrong, and quotes nothing else: it may have the path.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	w, err := newWebhook(Webhook{URL: "https://h/T0KEN", Secret: secret}, nil)
+	must(t, err)
+	for want, err := range map[string]error{
+		"lookup h: no such host": &net.DNSError{Err: "no such host", Name: "h"},
+		"tls: failed to verify certificate: x509: certificate signed by unknown authority": &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+		"the process stopped": context.Canceled,
+		"no answer":           errors.New("EOF from https://h/T0KEN"),
+	} {
+		if why := w.why(fmt.Errorf("of /T0KEN: %w", err)); why != want {
+			t.Errorf("%q, want %q", why, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package asynqread
 import (
 	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,5 +61,36 @@ func TestServerList(t *testing.T) {
 		if s, ok := readServerInfo([]byte(damaged)); ok {
 			t.Errorf("%q is read as %+v", damaged, s)
 		}
+	}
+}
+
+// Tasks are counted by queue and by whether they wait, and read many at a time: those that have gone are left out.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.NewServer(t).Client(t)
+	client := asynq.NewClientFromRedisClient(rdb)
+	add := func(id string, opts ...asynq.Option) {
+		t.Helper()
+		_, err := client.Enqueue(asynq.NewTaskWithHeaders("mail", nil, map[string]string{"due": "at " + id}), append(opts, asynq.TaskID(id))...)
+		must(t, err)
+	}
+	add("a")
+	add("b")
+	add("later", asynq.Queue("low"), asynq.ProcessIn(time.Hour))
+	counts, more, err := CountTasks(t.Context(), rdb, 1)
+	if err != nil || !more || len(counts) != 1 || counts[0] != (QueueTasks{Name: "default", Pending: 2}) {
+		t.Errorf("%+v, more: %t, %v", counts, more, err)
+	}
+	if n, err := Backlog(t.Context(), rdb, []string{"default", "low", "none"}); err != nil || n != 3 {
+		t.Errorf("%d wait, %v", n, err)
+	}
+	tasks := []TaskRef{{"default", "b"}, {"low", "later"}, {"low", "gone"}}
+	values, err := Headers(t.Context(), rdb, tasks, "due")
+	if err != nil || !slices.Equal(values, []string{"at b", "at later", ""}) {
+		t.Errorf("%q, %v", values, err)
+	}
+	heads, err := TaskHeads(t.Context(), rdb, tasks)
+	if err != nil || len(heads) != 2 || heads[tasks[1]].Type != "mail" || heads[tasks[1]].Headers["due"] != "at later" {
+		t.Errorf("%+v, %v", heads, err)
 	}
 }

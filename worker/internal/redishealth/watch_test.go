@@ -290,11 +290,12 @@ func TestEachPanicIsLogged(t *testing.T) {
 func TestCalm(t *testing.T) {
 	t.Parallel()
 	var out programs.Output
-	var down error
-	c := &quiet{slog.NewTextHandler(&out, nil), func(context.Context, time.Duration) error { return down }}
-	log := slog.New(c).With("a", 1).WithGroup("g")
+	var f fakeRedis
+	w := f.watch(slog.DiscardHandler)
+	log := w.Calm(slog.New(slog.NewTextHandler(&out, nil))).With("a", 1).WithGroup("g")
 	log.Warn("first", "b", 2)
-	down = errDown
+	f.down.Store(true)
+	w.called(t.Context(), io.EOF)
 	log.Warn("second")
 	log.Error("third")
 	log.Info("fourth")
