@@ -332,10 +332,7 @@ func (l *Limits) NewServer(cfg asynq.Config) *Server {
 	}
 	cfg.ErrorHandler = l.logFailures(cfg.ErrorHandler)
 	s := l.Middleware.NewServer(cfg)
-	s.begin, s.over = func() error { return l.Begin(context.Background()) }, l.End
-	if l.cfg.ReloadOn == nil && l.cfg.LimitsFile != "" {
-		s.reload = l.reload
-	}
+	s.limits = l
 	return s
 }
 

@@ -77,7 +77,7 @@ var _ Observer = (*metrics.Metrics)(nil)
 func TestSnapshotRunnable(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "account", Algorithm: policy.SlidingWindow, Limit: 5, Per: time.Hour}}, MiddlewareConfig{})
-	s.throttle.config(asynq.Config{Concurrency: 4})
+	s.throttle.config(asynq.Config{Concurrency: 4}, nil)
 	began, limiter := time.Now(), s.throttle.cfg.Limiter
 	if d, err := limiter.Decide(t.Context(), throttle.Request{Scope: "p", Cost: 5}); err != nil || !d.Allowed {
 		t.Fatal(d, err)

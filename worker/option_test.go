@@ -126,12 +126,13 @@ func TestConfigKeepsTheUsers(t *testing.T) {
 	s := newSystem(t, perHour(1), MiddlewareConfig{})
 	mine := errors.New("mine")
 	var told []error
+	back := 0
 	cfg := s.throttle.config(asynq.Config{
 		IsFailure:      func(err error) bool { return !errors.Is(err, mine) },
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 42 * time.Second },
 		ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told = append(told, err) }),
 		Queues:         map[string]int{"a": 3}, TaskCheckInterval: time.Minute,
-	})
+	}, func(string, string, time.Time) { back++ })
 	limited := errors.Join(errors.New("middleware"), &Limited{At: time.Now().Add(2500 * time.Millisecond)})
 	if cfg.IsFailure(mine) || !cfg.IsFailure(errors.New("other")) || cfg.IsFailure(limited) {
 		t.Error("IsFailure is not around the user's own")
@@ -146,8 +147,8 @@ func TestConfigKeepsTheUsers(t *testing.T) {
 	}
 	cfg.ErrorHandler.HandleError(t.Context(), nil, limited)
 	cfg.ErrorHandler.HandleError(t.Context(), nil, mine)
-	if !slices.Equal(told, []error{mine}) {
-		t.Errorf("the user was told of %v", told)
+	if !slices.Equal(told, []error{mine}) || back != 1 {
+		t.Errorf("the user was told of %v, and %d were put back", told, back)
 	}
 	if cfg.TaskCheckInterval != time.Minute || cfg.DelayedTaskCheckInterval != delayedCheckInterval || cfg.Queues["a"] != 3 {
 		t.Errorf("got %+v", cfg)

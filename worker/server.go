@@ -30,15 +30,15 @@ const (
 //   - IsFailure: a limited task is no failure; all other errors go to the user's function.
 //   - RetryDelayFunc: a limited task comes back at its time, never earlier. A task whose error is a
 //     Retrier comes back when that says.
-//   - ErrorHandler: it is not called for limited tasks. config sets one even if cfg has none: it
-//     handles tasks that asynq failed before a handler saw them.
+//   - ErrorHandler: it is not called for limited tasks, which putBack keeps from being archived on their last
+//     attempt. config sets one even if cfg has none: it handles tasks that asynq failed before a handler saw them.
 //   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 200ms and 1s, which cost about
 //     ten Redis commands a second on an idle queue.
 //
 // The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
 // queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
 // priorities as in asynq.
-func (m *Middleware) config(cfg asynq.Config) asynq.Config {
+func (m *Middleware) config(cfg asynq.Config, putBack func(queue, id string, at time.Time)) asynq.Config {
 	if len(cfg.Queues) == 0 {
 		cfg.Queues = map[string]int{queue.DefaultQueue: 1} // as asynq does
 	}
@@ -71,7 +71,10 @@ func (m *Middleware) config(cfg asynq.Config) asynq.Config {
 	}
 	handler := cfg.ErrorHandler
 	cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
-		if _, ok := AsLimited(err); ok {
+		if limited, ok := AsLimited(err); ok { // asynq archives or retries the task right after this
+			id, _ := asynq.GetTaskID(ctx)
+			name, _ := asynq.GetQueueName(ctx)
+			putBack(name, id, limited.At)
 			return
 		}
 		m.failed(ctx, task)
@@ -103,9 +106,7 @@ type Server struct {
 	*asynq.Server
 	middleware *Middleware
 	client     *asynqx.Client
-	begin      func() error // before the server starts; see Limits
-	over       func()       // when it is shut down; nil where it never began
-	reload     func()       // reads the limits file again; nil where SIGHUP is none of its business
+	limits     *Limits // nil for a server of NewMiddleware
 	begun      atomic.Bool
 }
 
@@ -117,29 +118,16 @@ type Server struct {
 // Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
 // more tasks of other tenants run too: see MiddlewareConfig.Tenant.
 func (m *Middleware) NewServer(cfg asynq.Config) *Server {
-	cfg = m.config(cfg)
-	g := asynqx.NewClient(asynqx.ClientConfig{
+	var c *asynqx.Client
+	cfg = m.config(cfg, func(queue, id string, at time.Time) { c.PutBack(queue, id, at) })
+	c = asynqx.NewClient(asynqx.ClientConfig{
 		Redis: m.cfg.Redis, Serving: m.serving, Log: m.log,
 		Interval: cfg.TaskCheckInterval, Concurrency: concurrency(cfg),
 		GiveBack: m.dispatcher.GiveBack, Looks: m.dispatcher.CheckWatchdog,
 	})
-	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), g.Slots.Most()
-	cfg.ErrorHandler = notArchived(g, cfg.ErrorHandler)
-	m.servers.Add(g.Pacer, g.Slots)
-	return &Server{Server: asynq.NewServerFromRedisClient(g, cfg), middleware: m, client: g}
-}
-
-// notArchived returns an ErrorHandler that keeps asynq from archiving a limited task on its last attempt.
-// asynq calls it right before it archives or retries a task.
-func notArchived(g *asynqx.Client, next asynq.ErrorHandler) asynq.ErrorHandler {
-	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
-		if limited, is := AsLimited(err); is {
-			id, _ := asynq.GetTaskID(ctx)
-			name, _ := asynq.GetQueueName(ctx)
-			g.PutBack(name, id, limited.At)
-		}
-		next.HandleError(ctx, task, err)
-	})
+	cfg.TaskCheckInterval, cfg.Concurrency = min(cfg.TaskCheckInterval, asynqx.RoundPause), c.Slots.Most()
+	m.servers.Add(c.Pacer, c.Slots)
+	return &Server{Server: asynq.NewServerFromRedisClient(c, cfg), middleware: m, client: c}
 }
 
 // Start starts to process tasks with handler, and returns. While the server runs, the process counts as
@@ -154,8 +142,8 @@ func (s *Server) Start(handler asynq.Handler) error {
 	if s.middleware.serving.Err() != nil {
 		return fmt.Errorf("worker: the Middleware ended with the last of its servers; make another with New or NewMiddleware: %w", asynq.ErrServerClosed)
 	}
-	if s.begin != nil && !s.begun.Load() {
-		if err := s.begin(); err != nil {
+	if s.limits != nil && !s.begun.Load() {
+		if err := s.limits.Begin(context.Background()); err != nil {
 			return err
 		}
 		s.begun.Store(true)
@@ -183,12 +171,13 @@ func (m *Middleware) join() {
 // does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
 // is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
-	arrive, over := listen(s.reload != nil)
+	reloads := s.limits != nil && s.limits.cfg.ReloadOn == nil && s.limits.cfg.LimitsFile != ""
+	arrive, over := listen(reloads)
 	defer over()
 	if err := s.Start(handler); err != nil {
 		return err
 	}
-	obey(arrive, s.Stop, s.reload)
+	obey(arrive, s.Stop, func() { s.limits.reload() })
 	s.Shutdown()
 	return nil
 }
@@ -225,10 +214,10 @@ func (s *Server) Shutdown() {
 	s.ended()
 }
 
-// ended ends what begin has started.
+// ended ends what Limits.Begin has started.
 func (s *Server) ended() {
 	if s.begun.CompareAndSwap(true, false) {
-		s.over()
+		s.limits.End()
 	}
 }
 
