@@ -51,7 +51,7 @@ type Config struct {
 	// Spends and Costs return what tasks spend whose headers do not say it: see MiddlewareConfig.
 	Spends func(*asynq.Task) (scope string, cost int64)
 	Costs  func(*asynq.Task) policy.Costs
-	// OnMaxWait decides what happens to a task that has waited too long. Defaults to WaitOn.
+	// OnMaxWait decides what happens to a task that has waited too long. Defaults to none: it waits on.
 	OnMaxWait MaxWaitPolicy
 	// Logger receives the log. Defaults to slog.Default.
 	Logger *slog.Logger

@@ -233,7 +233,7 @@ func TestUnknownTypeTakesNoTurn(t *testing.T) {
 // "A completed task keeps no text of having waited", and the text of a real failure stays.
 func TestCompletedTaskHasNotFailed(t *testing.T) {
 	t.Parallel()
-	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1, OnMaxWait: WaitOn()})
+	s := newSystem(t, perSecond(1), MiddlewareConfig{Hold: -1, OnMaxWait: waitOn})
 	for _, id := range []string{"a", "b", "c"} {
 		s.add(queue.Task{ID: id, Remember: time.Hour})
 	}

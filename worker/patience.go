@@ -58,7 +58,7 @@ func (w Expired) String() string {
 // pick-up. It is called again at the next pick-up if it lets the task wait. If it panics, the task
 // waits.
 //
-// WaitOn, Fail, Drop, MoveTo and Fallback return ready ones. A function of yours chooses among them by
+// Fail, Drop, MoveTo and Fallback return ready ones. A function of yours chooses among them by
 // calling one:
 //
 //	func(ctx context.Context, w worker.Expired) worker.Action {
@@ -74,11 +74,6 @@ type Action struct {
 	became string
 	// end ends the task with the result of the handler; it returns false if the task must wait on.
 	end func(ctx context.Context, m *Middleware, j *job, w Expired) (ended bool, with error)
-}
-
-// WaitOn lets tasks wait as long as it takes, as if they had no max_wait.
-func WaitOn() MaxWaitPolicy {
-	return func(context.Context, Expired) Action { return Action{} }
 }
 
 // Fail fails the task for good, however many retries it has left. asynq archives it with a reason that

@@ -78,6 +78,8 @@ func (s *system) gone(id string) {
 	s.until(id+" is gone", func() bool { return s.info(id) == nil })
 }
 
+func waitOn(context.Context, Expired) Action { return Action{} }
+
 // "The shorter of the task's max_wait and of those of the rules that limit it counts",
 // for tasks of ours and of others, on their last attempt too.
 func TestPatienceEnds(t *testing.T) {
@@ -126,8 +128,7 @@ func TestPatienceWaitsOn(t *testing.T) {
 	t.Parallel()
 	for name, patience := range map[string]MaxWaitPolicy{
 		"default": nil,
-		"WaitOn":  WaitOn(),
-		"zero":    func(context.Context, Expired) Action { return Action{} },
+		"zero":    waitOn,
 		"panics":  func(context.Context, Expired) Action { panic("no") },
 		"here":    MoveTo("default"),
 	} {

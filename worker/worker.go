@@ -64,7 +64,7 @@ type MiddlewareConfig struct {
 	// be quick. Defaults to the second name of the scope, whatever the first is.
 	Tenant func(scope string) string
 	// OnMaxWait decides what happens to a task that has waited for longer than its max_wait or that of
-	// a rule: see WaitOn, Fail, Drop, MoveTo and Fallback. Defaults to WaitOn.
+	// a rule: see Fail, Drop, MoveTo and Fallback. Defaults to none: it waits on.
 	OnMaxWait MaxWaitPolicy
 	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to
 	// false: an unknown type is a failure like any other and is retried, so that old workers lose no
