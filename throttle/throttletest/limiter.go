@@ -11,34 +11,10 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Interface is what [Limiter] and *throttle.Limiter both do. A program that is to
-// be tested accepts what it needs of it:
-//
-//	type waiter interface {
-//		Wait(context.Context, throttle.Request) (throttle.Decision, error)
-//	}
-type Interface interface {
-	Allow(ctx context.Context, scope string) (throttle.Decision, error)
-	AllowAtMost(ctx context.Context, scope string, n int64) (throttle.Decision, int64, error)
-	Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
-	Peek(ctx context.Context, req throttle.Request) (throttle.Decision, error)
-	Start(ctx context.Context, req throttle.Request) (throttle.Decision, error)
-	Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error)
-	Refund(ctx context.Context, g throttle.Grant) error
-	Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
-}
-
-var (
-	_ Interface = (*throttle.Limiter)(nil)
-	_ Interface = (*Limiter)(nil)
-)
-
 // Answer is one scripted answer of a Limiter.
 type Answer struct {
 	Decision throttle.Decision
 	Err      error
-	// Taken is the largest number of units that AllowAtMost takes. Defaults to all it asks for.
-	Taken int64
 }
 
 // Allow returns an answer that grants the request now.
@@ -123,53 +99,36 @@ func (l *Limiter) Allow(ctx context.Context, scope string) (throttle.Decision, e
 	return l.Decide(ctx, throttle.Request{Scope: scope})
 }
 
-// AllowAtMost takes the next answer for n units of scope, and as many of them as Answer.Taken says.
+// AllowAtMost takes the next answer for n units of scope: all of them, or none.
 func (l *Limiter) AllowAtMost(ctx context.Context, scope string, n int64) (d throttle.Decision, taken int64, err error) {
-	answer, d, err := l.decide(ctx, throttle.Request{Scope: scope, Cost: n})
-	if err != nil || !d.Allowed {
-		return d, 0, err
+	if d, err = l.Decide(ctx, throttle.Request{Scope: scope, Cost: n}); d.Allowed {
+		taken = n
 	}
-	if answer.Taken > 0 {
-		n = min(n, answer.Taken)
-	}
-	return d, n, nil
+	return d, taken, err
 }
 
 // Decide takes the next answer.
 func (l *Limiter) Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
-	_, d, err := l.decide(ctx, req)
-	return d, err
-}
-
-func (l *Limiter) decide(ctx context.Context, req throttle.Request) (Answer, throttle.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return Answer{}, throttle.Decision{}, err
+		return throttle.Decision{}, err
 	}
 	req.ID = l.named(req.ID)
 	if req.Cost == 0 && len(req.Costs) == 0 {
 		req.Cost = 1
 	}
-	answer := l.take(req)(req)
-	d, err := answer.said()
+	l.mu.Lock()
+	l.requests = append(l.requests, req)
+	answer := l.next()
+	l.answers = l.answers[min(1, len(l.answers)):]
+	l.mu.Unlock()
+	d, err := answer(req).now()
 	if err == nil && d.Allowed && !req.Costs.Zero() {
 		d.Grant = throttle.NewGrant(req.Scope, req.ID)
 	}
-	return answer, d, err
+	return d, err
 }
 
-// take notes a request, and takes what answers it.
-func (l *Limiter) take(req throttle.Request) func(throttle.Request) Answer {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.requests = append(l.requests, req)
-	answer := l.next()
-	if len(l.answers) > 0 {
-		l.answers = l.answers[1:]
-	}
-	return answer
-}
-
-// next is what answers the next request.
+// next returns what answers the next request. mu is held.
 func (l *Limiter) next() func(throttle.Request) Answer {
 	answer := Allow()
 	switch {
@@ -181,8 +140,8 @@ func (l *Limiter) next() func(throttle.Request) Answer {
 	return func(throttle.Request) Answer { return answer }
 }
 
-// said is what the answer comes to now.
-func (a Answer) said() (throttle.Decision, error) {
+// now returns the answer, with the present time if it has none.
+func (a Answer) now() (throttle.Decision, error) {
 	if a.Err == nil && a.Decision.At.IsZero() {
 		a.Decision.At = time.Now()
 	}
@@ -197,7 +156,7 @@ func (l *Limiter) Peek(ctx context.Context, req throttle.Request) (throttle.Deci
 	l.mu.Lock()
 	answer := l.next()
 	l.mu.Unlock()
-	return answer(req).said()
+	return answer(req).now()
 }
 
 // Start takes the next answer and waits for its start. If ctx ends the wait, the grant is refunded.
@@ -207,39 +166,65 @@ func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Dec
 		return d, err
 	}
 	if err := sleep(ctx, req, d.Wait); err != nil {
-		return throttle.Decision{}, l.putBack(ctx, d.Grant, err)
+		return throttle.Decision{}, errors.Join(err, l.Refund(ctx, d.Grant))
 	}
 	return d, nil
 }
 
-// Wait takes answers until one allows, waiting in between for as long as each
-// denial says, half a second where no clock tells, and a quarter of a second
-// after throttle.ErrUnavailable, which it asks again under the same attempt id. A
-// denial until after ctx's deadline ends it at once, with throttle.ErrMaxWait;
-// so does any other error.
+// Wait takes answers until one allows. In between it waits for as long as each denial says, half a second if that is
+// throttle.Never, and a quarter of a second after throttle.ErrUnavailable, and then asks again under the same attempt id. A
+// denial until after ctx's deadline ends it at once, with throttle.ErrMaxWait, and so does any other error.
 func (l *Limiter) Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	for {
 		req.ID = l.named(req.ID)
 		d, err := l.Start(ctx, req)
+		pause := max(d.RetryAfter, time.Millisecond)
+		deadline, ends := ctx.Deadline()
 		switch {
-		case err == nil && d.Allowed:
-			return d, nil
-		case err == nil:
-			err = tooLong(ctx, d)
-			req.ID = ""
 		case errors.Is(err, throttle.ErrUnavailable):
-			d, err = throttle.Decision{RetryAfter: outagePause}, nil
-		}
-		if err != nil {
+			d, pause = throttle.Decision{RetryAfter: outagePause}, outagePause
+		case err != nil || d.Allowed:
 			return d, err
+		case d.RetryAfter == throttle.Never:
+			pause, req.ID = neverPause, ""
+		case ends && pause > time.Until(deadline):
+			return d, fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrMaxWait, d.RetryAfter, context.DeadlineExceeded)
+		default:
+			req.ID = ""
 		}
-		if err := sleep(ctx, throttle.Request{}, pause(d)); err != nil {
+		if err := sleep(ctx, throttle.Request{}, pause); err != nil {
 			return d, err
 		}
 	}
 }
 
-// named returns id, or draws one where there is none.
+const (
+	neverPause  = 500 * time.Millisecond // after a denial that no clock ends
+	outagePause = 250 * time.Millisecond // after an outage
+)
+
+// sleep waits for d as a real limiter does, and calls req's OnWait and BeforeStart.
+func sleep(ctx context.Context, req throttle.Request, d time.Duration) error {
+	if req.BeforeStart != nil {
+		defer req.BeforeStart()
+	}
+	if d <= 0 {
+		return ctx.Err()
+	}
+	if req.OnWait != nil {
+		defer req.OnWait(d)()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// named returns id, or a new one if it is empty.
 func (l *Limiter) named(id string) string {
 	if id != "" {
 		return id

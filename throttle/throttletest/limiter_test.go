@@ -134,7 +134,9 @@ func TestCostsOfNothing(t *testing.T) {
 	t.Parallel()
 	for i, costs := range []policy.Costs{{policy.Requests: 0}, {policy.Requests: 0, "tokens": 1}, {policy.Requests: 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			for name, l := range map[string]throttletest.Interface{
+			for name, l := range map[string]interface {
+				Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
+			}{
 				"stand-in": new(throttletest.Limiter), "real": throttletest.New(t, throttletest.Policy(t, limits)),
 			} {
 				d, err := l.Decide(t.Context(), throttle.Request{Scope: "p/x", Costs: costs})
@@ -146,17 +148,14 @@ func TestCostsOfNothing(t *testing.T) {
 	}
 }
 
-// AllowAtMost "takes the next answer for n units of scope, and as many of them as Answer.Taken says".
+// AllowAtMost "takes the next answer for n units of scope: all of them, or none".
 func TestAllowAtMost(t *testing.T) {
 	t.Parallel()
 	down := errors.New("down")
-	l := throttletest.Script(
-		throttletest.Allow(), throttletest.Answer{Decision: throttle.Decision{Allowed: true}, Taken: 3},
-		throttletest.Answer{Decision: throttle.Decision{Allowed: true}, Taken: 9}, throttletest.Deny(time.Second), throttletest.Fail(down),
-	)
-	for i, want := range []int64{5, 3, 5, 0, 0, 5} {
+	l := throttletest.Script(throttletest.Allow(), throttletest.Deny(time.Second), throttletest.Fail(down))
+	for i, want := range []int64{5, 0, 0, 5} {
 		d, taken, err := l.AllowAtMost(t.Context(), "p/x", 5)
-		if taken != want || d.Allowed != (want > 0) || d.Grant.Zero() == d.Allowed || errors.Is(err, down) != (i == 4) {
+		if taken != want || d.Allowed != (want > 0) || d.Grant.Zero() == d.Allowed || errors.Is(err, down) != (i == 2) {
 			t.Errorf("call %d: %d taken, %+v, %v", i, taken, d, err)
 		}
 	}
@@ -164,6 +163,16 @@ func TestAllowAtMost(t *testing.T) {
 		if req.Scope != "p/x" || req.Cost != 5 {
 			t.Errorf("it was asked %+v", req)
 		}
+	}
+}
+
+// Start calls BeforeStart, as a real limiter does.
+func TestBeforeStart(t *testing.T) {
+	t.Parallel()
+	called := false
+	_, err := new(throttletest.Limiter).Start(t.Context(), throttle.Request{Scope: "p", BeforeStart: func() { called = true }})
+	if err != nil || !called {
+		t.Errorf("%t, %v", called, err)
 	}
 }
 
