@@ -19,34 +19,18 @@ const (
 	eventsStay = 24 * time.Hour
 )
 
-// Event is a past change that an API's answer made.
+// Event is a past change that an API's answer made. Redis has it as JSON; docs/keys.md has its fields.
 type Event struct {
 	// At is when the answer was reported, by the Redis server's clock.
-	At time.Time
-	// What, Scope, Rule, Limit and Until are those of the Change.
-	What, Scope, Rule string
-	Limit             int64
-	Until             time.Time
+	At time.Time `json:"at"`
+	Change
 	// Answered is the scope whose call was answered: Scope, or one below it.
-	Answered string
+	Answered string `json:"by"`
 	// Status, Retry, RetryKnown and Host are those of the answer, upstream.Hint.
-	Status     int
-	Retry      time.Duration
-	RetryKnown bool
-	Host       string
-}
-
-// eventRecord is an Event in Redis; docs/keys.md has its fields.
-type eventRecord struct {
-	At     int64  `json:"at"` // µs
-	What   string `json:"what"`
-	Rule   string `json:"rule,omitempty"`
-	Limit  int64  `json:"limit,omitempty"`
-	Until  int64  `json:"until,omitempty"` // µs
-	By     string `json:"by,omitempty"`    // the scope that was answered, if it is another
-	Status int    `json:"status,omitempty"`
-	Retry  *int64 `json:"retry,omitempty"` // µs, nil if it is not known
-	Host   string `json:"host,omitempty"`
+	Status     int           `json:"status,omitempty"`
+	Retry      time.Duration `json:"retry,omitempty"`
+	RetryKnown bool          `json:"retry_known,omitempty"`
+	Host       string        `json:"host,omitempty"`
 }
 
 // record keeps what an answer changed, for people, in one round trip. A failure is logged alone: no limit depends on it.
@@ -58,7 +42,7 @@ func (r *Reporter) record(ctx context.Context, a answer, changes []Change, at ti
 	defer cancel()
 	_, err := r.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, change := range changes {
-			text, err := json.Marshal(recordOf(a, change, at))
+			text, err := json.Marshal(Event{at, change, a.scope.Scope.String(), a.Status, a.Retry, a.RetryKnown, a.Host})
 			if err != nil {
 				return err
 			}
@@ -75,21 +59,6 @@ func (r *Reporter) record(ctx context.Context, a answer, changes []Change, at ti
 }
 
 func eventsKey(prefix, level string) string { return prefix + "e:" + wire.Path(level) }
-
-func recordOf(a answer, change Change, at time.Time) eventRecord {
-	e := eventRecord{At: at.UnixMicro(), What: change.What, Rule: change.Rule, Limit: change.Limit, Status: a.Status, Host: a.Host}
-	if !change.Until.IsZero() {
-		e.Until = change.Until.UnixMicro()
-	}
-	if answered := a.scope.Scope.String(); answered != change.Scope {
-		e.By = answered
-	}
-	if a.RetryKnown {
-		retry := a.Retry.Microseconds()
-		e.Retry = &retry
-	}
-	return e
-}
 
 // Events is throttle.Limiter.UpstreamEvents.
 func (r *Reporter) Events(ctx context.Context, scope string) ([]Event, error) {
@@ -110,7 +79,9 @@ func (r *Reporter) Events(ctx context.Context, scope string) ([]Event, error) {
 	var all []Event
 	for i, level := range kept {
 		for _, text := range level.Val() {
-			if e, is := readEvent(s.Prefix(i+1).String(), text); is {
+			e := Event{}
+			if json.Unmarshal([]byte(text), &e) == nil && !e.At.IsZero() { // else not written by this package
+				e.Scope = s.Prefix(i + 1).String()
 				all = append(all, e)
 			}
 		}
@@ -119,21 +90,4 @@ func (r *Reporter) Events(ctx context.Context, scope string) ([]Event, error) {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.What, b.What), cmp.Compare(a.Rule, b.Rule))
 	})
 	return all, nil
-}
-
-func readEvent(level, text string) (Event, bool) {
-	var r eventRecord
-	if json.Unmarshal([]byte(text), &r) != nil || r.At <= 0 {
-		return Event{}, false // not written by this package
-	}
-	e := Event{
-		At: time.UnixMicro(r.At), What: r.What, Scope: level, Rule: r.Rule, Limit: r.Limit, Answered: cmp.Or(r.By, level), Status: r.Status, Host: r.Host,
-	}
-	if r.Until > 0 {
-		e.Until = time.UnixMicro(r.Until)
-	}
-	if e.RetryKnown = r.Retry != nil; e.RetryKnown {
-		e.Retry = time.Duration(*r.Retry) * time.Microsecond
-	}
-	return e, true
 }

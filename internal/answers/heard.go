@@ -100,7 +100,13 @@ func (r *Reporter) forgetPause(s *wire.Scope) {
 // Look looks up the pauses of a scope and of those above it in the background, once for all starts that ask at about the same time. If
 // Redis does not answer, starts are as they were granted.
 func (r *Reporter) Look(s *wire.Scope) {
-	if !r.looks(s) {
+	r.mu.Lock()
+	lately := time.Since(r.looked[scopeKey(s)]) < looksApart
+	if !lately {
+		put(&r.looked, scopeKey(s), time.Now())
+	}
+	r.mu.Unlock()
+	if lately {
 		return
 	}
 	go func() {
@@ -119,18 +125,6 @@ func (r *Reporter) Look(s *wire.Scope) {
 			}
 		}
 	}()
-}
-
-// looks reports whether it is time to look up the pauses of a scope.
-func (r *Reporter) looks(s *wire.Scope) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if now.Sub(r.looked[scopeKey(s)]) < looksApart {
-		return false
-	}
-	put(&r.looked, scopeKey(s), now)
-	return true
 }
 
 // levels returns the paths of a scope and of those above it, outermost first.

@@ -62,15 +62,17 @@ type Result struct {
 // Change is a new effect of an API's answer.
 type Change struct {
 	// What is "pause", "cut" for a reduced rule, "limit" for the API's own limit, or "rise" for one above the configured limit.
-	What string
+	What string `json:"what"`
 	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and
 	// Pattern its place in the policy; both are empty for a pause.
-	Scope, Rule, Pattern string
+	Scope   string `json:"-"`
+	Rule    string `json:"rule,omitempty"`
+	Pattern string `json:"-"`
 	// Limit is the API's own limit, for "limit"; 0 if the configured one applies again.
-	Limit int64
+	Limit int64 `json:"limit,omitempty"`
 	// Until is when the effect ends by itself, by the Redis server's clock, and Left the time until then.
-	Until time.Time
-	Left  time.Duration
+	Until time.Time     `json:"until,omitzero"`
+	Left  time.Duration `json:"-"`
 }
 
 // answer is one answer of an API, and the scope whose call was answered.

@@ -77,13 +77,13 @@ func (r *Reporter) State(ctx context.Context, scope string) (out State, err erro
 	return out, nil
 }
 
-// read reads in one round trip, with the server's time.
-func (r *Reporter) read(ctx context.Context, scope string, out *State, read func(context.Context, redis.Pipeliner)) error {
+// read sends a command with TIME, and sets out.At to the server's time.
+func (r *Reporter) read(ctx context.Context, scope string, out *State, send func(context.Context, redis.Pipeliner)) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	pipe := r.cfg.Redis.Pipeline()
 	clock := pipe.Time(ctx)
-	read(ctx, pipe)
+	send(ctx, pipe)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return wire.Unavailable(ctx, "ask what was told of", scope, err)
 	}
