@@ -7,8 +7,8 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// Grace is how long a start that was granted before a pause may still be ahead. With the notice of package policystore, such a start has
-// come within a second of the change.
+// Grace is how long a start that was granted before a pause may still be ahead. With the notice of package policystore, such a
+// start has come within a second of the change.
 const Grace = 250 * time.Millisecond
 
 // looksApart is how far apart lookups of one scope's pauses are at least.
@@ -37,8 +37,8 @@ func (r *Reporter) Waiting() (over func()) {
 	return func() { r.waiting.Add(-1) }
 }
 
-// Overtaken reports whether this process has heard of a pause that began after a start was granted and ends after it. next is closed when
-// it hears of another pause.
+// Overtaken reports whether this process has heard of a pause that began after a start was granted and ends after it. next is
+// closed when it hears of another pause.
 func (r *Reporter) Overtaken(s Start) (overtaken bool, next <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +58,8 @@ func (r *Reporter) Overtaken(s Start) (overtaken bool, next <-chan struct{}) {
 	return false, r.next
 }
 
-// Denied notes that a pause by an API denied a start of a scope. If this process has not heard of that pause, it looks it up for the
-// starts that are waited for.
+// Denied notes that a pause by an API denied a start of a scope. If this process has not heard of that pause, it looks it up for
+// the starts that are waited for.
 func (r *Reporter) Denied(s *wire.Scope) {
 	if r.waiting.Load() > 0 && !r.knows(s) {
 		r.Look(s)
@@ -97,8 +97,8 @@ func (r *Reporter) forgetPause(s *wire.Scope) {
 	delete(r.pauses, scopeKey(s))
 }
 
-// Look looks up the pauses of a scope and of those above it in the background, once for all starts that ask at about the same time. If
-// Redis does not answer, starts are as they were granted.
+// Look looks up the pauses of a scope and of those above it in the background, once for all starts that ask at about the same
+// time. If Redis does not answer, starts are as they were granted.
 func (r *Reporter) Look(s *wire.Scope) {
 	r.mu.Lock()
 	lately := time.Since(r.looked[scopeKey(s)]) < looksApart

@@ -63,8 +63,8 @@ type Result struct {
 type Change struct {
 	// What is "pause", "cut" for a reduced rule, "limit" for the API's own limit, or "rise" for one above the configured limit.
 	What string `json:"what"`
-	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and
-	// Pattern its place in the policy; both are empty for a pause.
+	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and Pattern its place in the
+	// policy; both are empty for a pause.
 	Scope   string `json:"-"`
 	Rule    string `json:"rule,omitempty"`
 	Pattern string `json:"-"`
@@ -199,8 +199,8 @@ func (r *Reporter) log(ctx context.Context, a answer, w wire.Word, change Change
 	}
 }
 
-// Reset forgets what was reported about the rules at a scope's own level, and its pause; or about one rule alone if that is named. Costs
-// one round trip.
+// Reset forgets what was reported about the rules at a scope's own level, and its pause; or about one rule alone if that is
+// named. Costs one round trip.
 func (r *Reporter) Reset(ctx context.Context, s *wire.Scope, rule string) error {
 	var words []wire.Word
 	if rule == "" {

@@ -10,11 +10,11 @@ import (
 const (
 	// cachedFor is how long a report is cached before it is sent again: another process may have reset it meanwhile.
 	cachedFor = 5 * time.Second
-	// samePause is by how much an answer must put off the end of a pause to be reported: answers that come together say the same in
-	// whole seconds.
+	// samePause is by how much an answer must put off the end of a pause to be reported: answers that come together say the same
+	// in whole seconds.
 	samePause = 250 * time.Millisecond
-	// A limit is reported again after limitsApart at the earliest, since an API may give the limits of its parts by turns; and one that
-	// found no room after roomApart, since each time costs a look for room.
+	// A limit is reported again after limitsApart at the earliest, since an API may give the limits of its parts by turns; and
+	// one that found no room after roomApart, since each time costs a look for room.
 	limitsApart = time.Second
 	roomApart   = 10 * time.Second
 	// maxCached bounds each map of a Reporter.
@@ -110,8 +110,8 @@ func (r *Reporter) ForgetSent() {
 }
 
 // After a pause of unknown length one call goes first, as a probe, and the others wait until a call has gone through; see
-// lua/include/pause.lua. The script that grants a start says whether it is a probe. This process remembers that until the answer comes,
-// since no other answer without news is worth a round trip.
+// lua/include/pause.lua. The script that grants a start says whether it is a probe. This process remembers that until the answer
+// comes, since no other answer without news is worth a round trip.
 
 // Probe notes that a start of a scope is a probe.
 func (r *Reporter) Probe(s *wire.Scope, begins time.Time) {

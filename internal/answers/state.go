@@ -38,11 +38,11 @@ type Correction struct {
 	Bound policy.MatchedRule
 	// Limit is the limit that applies now: Part of the configured limit, or the API's own.
 	Limit int64
-	// Part is the fraction of the configured limit that applies, in millionths: less than 1,000,000 after
-	// refusals, and more after the limit has grown above the configured one.
+	// Part is the fraction of the configured limit that applies, in millionths: less than 1,000,000 after refusals, and more
+	// after the limit has grown above the configured one.
 	Part int64
-	// Own is the API's own limit in the rule's window, as far as it is adopted; for a bucket, what its rate comes to in that window. 0 if
-	// the API has given none. Refusals reduce an own limit that is larger than the configured one, too.
+	// Own is the API's own limit in the rule's window, as far as it is adopted; for a bucket, what its rate comes to in that
+	// window. 0 if the API has given none. Refusals reduce an own limit that is larger than the configured one, too.
 	Own int64
 	// Until is when the configured limit applies again, if no further answers come.
 	Until time.Time

@@ -10,12 +10,12 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// mostRest bounds the pause for a refusal that gives no duration: as long as the policy says at first, and twice as long after each
-// refusal that follows soon. Up to a tenth more keeps processes apart that share an API and not a Redis.
+// mostRest bounds the pause for a refusal that gives no duration: as long as the policy says at first, and twice as long after
+// each refusal that follows soon. Up to a tenth more keeps processes apart that share an API and not a Redis.
 const mostRest = 5 * time.Minute
 
-// A cut limit grows in each of its rule's windows, which count for at least leastWindow. Rules of longer windows than MostWindow are
-// neither cut nor raised: how much is left of a day says little of how fast to go.
+// A cut limit grows in each of its rule's windows, which count for at least leastWindow. Rules of longer windows than MostWindow
+// are neither cut nor raised: how much is left of a day says little of how fast to go.
 const (
 	leastWindow = time.Second
 	MostWindow  = time.Hour
@@ -78,9 +78,9 @@ func (a answer) pause() (wait time.Duration, known, asks bool) {
 	return wait, true, wait > 0
 }
 
-// paces reports whether a rule alone keeps the calls within a quota of which nothing is left. A bucket is full again Limit intervals
-// after its first call. If that takes as long at the rule's own rate, the quota refills at that rate, and the reset is not when the next
-// call is accepted.
+// paces reports whether a rule alone keeps the calls within a quota of which nothing is left. A bucket is full again Limit
+// intervals after its first call. If that takes as long at the rule's own rate, the quota refills at that rate, and the reset is
+// not when the next call is accepted.
 func paces(q upstream.Quota) func(policy.MatchedRule) bool {
 	return func(b policy.MatchedRule) bool {
 		r := b.Rule
@@ -101,8 +101,8 @@ func paces(q upstream.Quota) func(policy.MatchedRule) bool {
 	}
 }
 
-// inMillis reports whether a quota is a rule's, with a reset in milliseconds that was read as seconds: no window resets later than its
-// length, and a moment in whole seconds adds up to one.
+// inMillis reports whether a quota is a rule's, with a reset in milliseconds that was read as seconds: no window resets later
+// than its length, and a moment in whole seconds adds up to one.
 func inMillis(q upstream.Quota) func(policy.MatchedRule) bool {
 	return func(b policy.MatchedRule) bool {
 		r := b.Rule
@@ -170,8 +170,8 @@ func (r *Reporter) cuts(s *wire.Scope) (words []wire.Word) {
 	return words
 }
 
-// rises returns the words by which corrected rules grow again, and grow above their limits where the policy lets them, since a call
-// was not refused: at most one a second for each rule.
+// rises returns the words by which corrected rules grow again, and grow above their limits where the policy lets them, since a
+// call was not refused: at most one a second for each rule.
 func (r *Reporter) rises(s *wire.Scope) (words []wire.Word) {
 	for _, b := range paced(s) {
 		over := int64(0)

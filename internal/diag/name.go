@@ -10,8 +10,8 @@ import (
 // MaxNameBytes is the maximum length of a name, in bytes.
 const MaxNameBytes = 128
 
-// NameReason returns what is wrong with a name, empty for nothing. Names are those of scopes, rules,
-// schedules and all else that appears by name in keys and paths.
+// NameReason returns what is wrong with a name, empty for nothing. Names are those of scopes, rules, schedules and all else that
+// appears by name in keys and paths.
 func NameReason(name string) string {
 	if name == "" {
 		return fmt.Sprintf("is empty; write 1 to %d bytes", MaxNameBytes)
@@ -32,9 +32,8 @@ func NameReason(name string) string {
 	return ""
 }
 
-// Invisible reports whether a name must not contain a character: a control character, a line or
-// paragraph separator, or a byte order mark. They end lines, move cursors or vanish where people
-// read names.
+// Invisible reports whether a name must not contain a character: a control character, a line or paragraph separator, or a byte
+// order mark. They end lines, move cursors or vanish where people read names.
 func Invisible(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }

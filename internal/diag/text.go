@@ -14,8 +14,8 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// quoteBytes is the length that Quote prints. It is longer than any valid name, so that only other
-// texts are cut: a payload of a megabyte does not belong in an error.
+// quoteBytes is the length that Quote prints. It is longer than any valid name, so that only other texts are cut: a payload of a
+// megabyte does not belong in an error.
 const quoteBytes = 1031
 
 // Quote returns s as a Go string on one line, cut after quoteBytes.
@@ -43,9 +43,8 @@ func PathName(name string) string {
 	return Quote(name)
 }
 
-// Nearest returns the one of words that a person most likely meant by word: the closest within two
-// typing mistakes, within one for words of four letters or fewer, with a letter in common. It returns "" if
-// there is none.
+// Nearest returns the one of words that a person most likely meant by word: the closest within two typing mistakes, within one
+// for words of four letters or fewer, with a letter in common. It returns "" if there is none.
 func Nearest(word string, words []string) string {
 	const longest = 32 // longer than any known word
 	if len(word) > longest {

@@ -36,8 +36,8 @@ type ScopeQueue struct {
 	queue string // of the line with the most tasks
 }
 
-// WaitingIn counts what waits in scopes of one provider, in their order, 0 for an unknown scope. It costs three round trips, of two
-// commands and two for each scope and asynq queue.
+// WaitingIn counts what waits in scopes of one provider, in their order, 0 for an unknown scope. It costs three round trips, of
+// two commands and two for each scope and asynq queue.
 func (r Reader) WaitingIn(ctx context.Context, provider string, scopes ...string) ([]ScopeCount, error) {
 	if len(scopes) == 0 {
 		return nil, nil
@@ -131,8 +131,8 @@ func (r Reader) ReadFirst(ctx context.Context, provider string, some []ScopeQueu
 	return nil
 }
 
-// InspectFirst sets First and its status of scopes that were counted. It costs two round trips, one more for each further 64 scopes,
-// and one more if tasks wait for runs to end.
+// InspectFirst sets First and its status of scopes that were counted. It costs two round trips, one more for each further 64
+// scopes, and one more if tasks wait for runs to end.
 func (r Reader) InspectFirst(ctx context.Context, provider string, some []ScopeQueue) error {
 	if err := r.ReadFirst(ctx, provider, some); err != nil {
 		return err
@@ -151,8 +151,8 @@ func (r Reader) InspectFirst(ctx context.Context, provider string, some []ScopeQ
 	return err
 }
 
-// Heads returns the first tasks of all lines of some scopes of a provider. It costs two round trips, of one command and one for each
-// scope and asynq queue.
+// Heads returns the first tasks of all lines of some scopes of a provider. It costs two round trips, of one command and one for
+// each scope and asynq queue.
 func (r Reader) Heads(ctx context.Context, provider string, scopes ...string) (heads []waitlist.Ref, err error) {
 	queues, err := r.queues(ctx, provider)
 	if err != nil {
@@ -173,9 +173,9 @@ func (r Reader) Heads(ctx context.Context, provider string, scopes ...string) (h
 	return heads, err
 }
 
-// Outline returns the scopes of a provider in which something waits, or below which, with most first, at most as many as asked for:
-// about so many are read, and more says that there are others. Scopes in which tasks join or leave meanwhile may be missing. It costs
-// two round trips for each 1000 scopes, and one for each 1000 lines.
+// Outline returns the scopes of a provider in which something waits, or below which, with most first, at most as many as asked
+// for: about so many are read, and more says that there are others. Scopes in which tasks join or leave meanwhile may be missing.
+// It costs two round trips for each 1000 scopes, and one for each 1000 lines.
 func (r Reader) Outline(ctx context.Context, provider string, most int) (list []ScopeCount, more bool, err error) {
 	counts, more, err := r.count(ctx, provider, most, nil)
 	if err != nil {

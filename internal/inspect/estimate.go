@@ -41,8 +41,8 @@ func (e Estimate) And(o Estimate) Estimate {
 // wide is how many standard deviations a range reaches: times of runs are often skewed, so that two are too few for 19 of 20.
 const wide = 2.4
 
-// Ends returns when so many runs will have ended, while every place that comes free is taken again. It is Unknown if nothing is known
-// of runs. docs/algorithms.md#run-times has the proof.
+// Ends returns when so many runs will have ended, while every place that comes free is taken again. It is Unknown if nothing is
+// known of runs. docs/algorithms.md#run-times has the proof.
 func (r RunTimes) Ends(runs, places int64) Estimate {
 	if runs <= 0 {
 		return Estimate{}
@@ -66,8 +66,8 @@ func (r RunTimes) Ends(runs, places int64) Estimate {
 	return Estimate{time.Duration(min(max(in, from), to)), time.Duration(from), time.Duration(to)}
 }
 
-// PlaceQueue is what a task waits for that waits for a place under a concurrency rule: how many tasks take one up to and including
-// it, and how many runs hold one. Those may be more than the rule's limit after that was lowered.
+// PlaceQueue is what a task waits for that waits for a place under a concurrency rule: how many tasks take one up to and
+// including it, and how many runs hold one. Those may be more than the rule's limit after that was lowered.
 type PlaceQueue struct{ Tasks, Held int64 }
 
 // Full reports whether runs have to end before the task gets its place.

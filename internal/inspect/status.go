@@ -49,8 +49,8 @@ type QueueStats struct {
 }
 
 const (
-	// scopesAtOnce is of how many lines one call inspects the first or the last task, and tasksAtOnce how many tasks of one line: each
-	// of those costs a fifth of a millisecond.
+	// scopesAtOnce is of how many lines one call inspects the first or the last task, and tasksAtOnce how many tasks of one line:
+	// each of those costs a fifth of a millisecond.
 	scopesAtOnce = 64
 	tasksAtOnce  = 10
 	// inspectedScopes is how many scopes below a scope Scope looks at, those with most tasks, to find the next start.
@@ -98,8 +98,8 @@ func (s *QueueStats) addFirst(first WaiterStatus, only bool) {
 	}
 }
 
-// Task returns the state of a task. It costs one round trip, and one more if tasks of its scope wait for runs to end. The
-// error may also be a *policy.ScopeError or *policy.UnmatchedError.
+// Task returns the state of a task. It costs one round trip, and one more if tasks of its scope wait for runs to end. The error
+// may also be a *policy.ScopeError or *policy.UnmatchedError.
 func (r Reader) Task(ctx context.Context, task waitlist.Ref) (WaiterStatus, error) {
 	s, err := r.list.Scopes().Of(task.Scope)
 	if err != nil {
@@ -119,8 +119,8 @@ type QueuedWaiter struct {
 }
 
 // Queued returns a page of the tasks in a scope's own lines, at most 64 from a place on, 0 for the first: the lines of its asynq
-// queues follow each other by name, each in the order of its turns. all is how many tasks the lines have. It costs three round trips,
-// one more for each ten tasks, and one more if they wait for runs to end. The error is that of Scope.
+// queues follow each other by name, each in the order of its turns. all is how many tasks the lines have. It costs three round
+// trips, one more for each ten tasks, and one more if they wait for runs to end. The error is that of Scope.
 func (r Reader) Queued(ctx context.Context, scope string, from, most int) (list []QueuedWaiter, all int64, err error) {
 	s, err := r.list.Scopes().Of(scope)
 	if err != nil {
@@ -160,9 +160,9 @@ func (r Reader) Queued(ctx context.Context, scope string, from, most int) (list 
 	return list, all, err
 }
 
-// LastQueued returns, for each of some scopes of one provider, the task in its own lines that is expected to start last: about when
-// all that wait there now will have started. It does not wait in an empty line or for a scope that no rule matches. It costs one round
-// trip, one more for each 64 lines, and one more if tasks wait for runs to end.
+// LastQueued returns, for each of some scopes of one provider, the task in its own lines that is expected to start last: about
+// when all that wait there now will have started. It does not wait in an empty line or for a scope that no rule matches. It costs
+// one round trip, one more for each 64 lines, and one more if tasks wait for runs to end.
 func (r Reader) LastQueued(ctx context.Context, provider string, scopes ...string) ([]WaiterStatus, error) {
 	queues, err := r.queues(ctx, provider)
 	if err != nil {
@@ -207,8 +207,8 @@ type lease struct {
 	PlaceQueue
 }
 
-// inspect asks for tasks of one provider, so many in one call, and returns an answer for each. If rules begin or end to apply just
-// now, the answer is that of the rules before.
+// inspect asks for tasks of one provider, so many in one call, and returns an answer for each. If rules begin or end to apply
+// just now, the answer is that of the rules before.
 func (r Reader) inspect(ctx context.Context, provider string, atOnce int, asks []ask) (answers []answer, err error) {
 	for some := range slices.Chunk(asks, atOnce) {
 		part, err := r.inspectSome(ctx, provider, some)

@@ -26,8 +26,8 @@ type openLine struct {
 	from        string // the least score of those to read
 }
 
-// One round trip reads a part of each of so many lines, or a longer part of the only line that is open. No command takes the server a
-// millisecond.
+// One round trip reads a part of each of so many lines, or a longer part of the only line that is open. No command takes the
+// server a millisecond.
 const (
 	linesAtOnce = 64
 	linePart    = 128
@@ -37,10 +37,10 @@ const (
 // Tasks returns an iterator over the waiting tasks of a provider, whatever the policy says of their scopes. It does no I/O.
 func (r Reader) Tasks(provider string) *Tasks { return &Tasks{Reader: r, provider: provider} }
 
-// Next returns about most tasks, and starts over after the last one. It returns none only if none are left or there are none. Tasks
-// that join or leave during the iteration may be left out, or returned twice. It costs two round trips for each 1000 scopes, one for
-// each 64 lines, and more for long lines: one for each 500 tasks of the longest. After an error, the next call continues where this
-// one began.
+// Next returns about most tasks, and starts over after the last one. It returns none only if none are left or there are none.
+// Tasks that join or leave during the iteration may be left out, or returned twice. It costs two round trips for each 1000
+// scopes, one for each 64 lines, and more for long lines: one for each 500 tasks of the longest. After an error, the next call
+// continues where this one began.
 func (t *Tasks) Next(ctx context.Context, most int) (tasks []waitlist.Ref, err error) {
 	for len(tasks) < most && (!t.last || len(t.open) > 0) {
 		if len(t.open) == 0 {

@@ -1,5 +1,5 @@
-// Package outage decides while Redis does not, by the rules' failure policies: it counts this process's shares of the limits. It knows
-// nothing of Redis. docs/limits.md has the policies.
+// Package outage decides while Redis does not, by the rules' failure policies: it counts this process's shares of the limits. It
+// knows nothing of Redis. docs/limits.md has the policies.
 package outage
 
 import (
@@ -17,11 +17,11 @@ import (
 // Never is a wait that no clock ends.
 const Never = time.Duration(math.MaxInt64)
 
-// Outage is what a process knows while Redis does not decide: since when, and what it has spent of its shares meanwhile. It is safe for
-// concurrent use.
+// Outage is what a process knows while Redis does not decide: since when, and what it has spent of its shares meanwhile. It is
+// safe for concurrent use.
 //
-// Redis may fail for some keys and answer for others (one shard of a cluster is down, one key holds a foreign value), so a share lasts
-// until its own rule is decided by Redis again, and the outage until nothing has failed for a moment.
+// Redis may fail for some keys and answer for others (one shard of a cluster is down, one key holds a foreign value), so a share
+// lasts until its own rule is decided by Redis again, and the outage until nothing has failed for a moment.
 type Outage struct {
 	logger *slog.Logger
 	on     atomic.Bool
@@ -35,16 +35,16 @@ type Outage struct {
 const (
 	// calm is how long nothing may fail before an outage is over.
 	calm = time.Second
-	// maxShares bounds what an outage remembers. Beyond it a share is dropped. If that is asked for again, it begins anew as fully
-	// spent, which is safe.
+	// maxShares bounds what an outage remembers. Beyond it a share is dropped. If that is asked for again, it begins anew as
+	// fully spent, which is safe.
 	maxShares = 10_000
 )
 
 // New returns an Outage that has not begun. It logs its begin and its end.
 func New(logger *slog.Logger) *Outage { return &Outage{logger: logger, shares: map[string]*share{}} }
 
-// Closed reports whether rules of a scope stop all requests while Redis does not decide. live is the number of processes that share the
-// limits, 0 if it is not known.
+// Closed reports whether rules of a scope stop all requests while Redis does not decide. live is the number of processes that
+// share the limits, 0 if it is not known.
 func Closed(s *wire.Scope, live int64) bool {
 	return slices.ContainsFunc(s.Rules, func(b policy.MatchedRule) bool {
 		return b.Rule.OnRedisError == policy.FailClosed || b.Rule.OnRedisError == policy.FailShare && live == 0

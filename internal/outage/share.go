@@ -8,12 +8,12 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// share is one process's part of a limit while Redis cannot decide: the limit divided by the live processes last seen, rounded down. What
-// was granted before is not known here, so a share begins as if all of it had been spent at the last moment at which a grant of Redis can
-// start: the outage itself adds nothing. Redis does not learn what shares have spent.
+// share is one process's part of a limit while Redis cannot decide: the limit divided by the live processes last seen, rounded
+// down. What was granted before is not known here, so a share begins as if all of it had been spent at the last moment at which a
+// grant of Redis can start: the outage itself adds nothing. Redis does not learn what shares have spent.
 //
-// Each spending counts until it leaves the window, or the lease of its run ends. A token bucket counts its burst in the time in which that
-// refills; the burst is at least 1 in each process, since it could admit nothing otherwise.
+// Each spending counts until it leaves the window, or the lease of its run ends. A token bucket counts its burst in the time in
+// which that refills; the burst is at least 1 in each process, since it could admit nothing otherwise.
 type share struct {
 	rule   policy.Rule
 	limit  int64
@@ -52,8 +52,8 @@ func newShare(r policy.Rule, live int64, now time.Time, slack time.Duration) *sh
 	return s
 }
 
-// leaves returns when what is spent at a moment can be spent again. Windows that open on use count as sliding ones, which keep the limit
-// wherever a window opens.
+// leaves returns when what is spent at a moment can be spent again. Windows that open on use count as sliding ones, which keep
+// the limit wherever a window opens.
 func (s *share) leaves(at time.Time) time.Time {
 	switch {
 	case s.rule.Algorithm == policy.Calendar:

@@ -18,8 +18,8 @@ type Field struct {
 	Value *yaml.Node
 }
 
-// Place returns the place of a fault of the value. For an empty value it is that of the key, since
-// the node of such a value is often on the next line.
+// Place returns the place of a fault of the value. For an empty value it is that of the key, since the node of such a value is
+// often on the next line.
 func (f Field) Place() diag.Place {
 	if f.Value.Kind == yaml.ScalarNode && f.Value.Value == "" && f.Value.Style == 0 {
 		return PlaceOf(f.Key)
@@ -48,8 +48,7 @@ func (l *Faults) Plain(f Field, path string) bool {
 	return false
 }
 
-// Is returns whether the value is plain and of a kind, and reports the fault if it is not. want is
-// what to write instead.
+// Is returns whether the value is plain and of a kind, and reports the fault if it is not. want is what to write instead.
 func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
 	if !l.Plain(f, path) {
 		return false
@@ -64,8 +63,7 @@ func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
 // tagged reports whether a tag is written, such as !!int or !.
 func tagged(n *yaml.Node) bool { return n.Style&yaml.TaggedStyle != 0 || n.Tag == "!" }
 
-// Fields returns the fields of a mapping, and reports keys that are no plain names or that occur
-// twice.
+// Fields returns the fields of a mapping, and reports keys that are no plain names or that occur twice.
 func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 	fields := make([]Field, 0, len(n.Content)/2)
 	lines := make(map[string]int, len(n.Content)/2)
@@ -87,8 +85,8 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 	return fields
 }
 
-// keyReason returns what is wrong with the key of a mapping, empty for nothing. A plain scalar of
-// any type counts as its text: 404 is the name "404".
+// keyReason returns what is wrong with the key of a mapping, empty for nothing. A plain scalar of any type counts as its text:
+// 404 is the name "404".
 func keyReason(key *yaml.Node) string {
 	switch {
 	case key.Kind == yaml.AliasNode:

@@ -1,10 +1,9 @@
-// Package strictyaml reads a configuration file without guessing: one document of plain YAML in
-// UTF-8, without anchors, aliases, merge keys or tags, each name once. It collects every fault of a
-// file, with its line and column and what to do about it, so that all of them can be corrected at
-// once.
+// Package strictyaml reads a configuration file without guessing: one document of plain YAML in UTF-8, without anchors, aliases,
+// merge keys or tags, each name once. It collects every fault of a file, with its line and column and what to do about it, so
+// that all of them can be corrected at once.
 //
-// It knows no format: the caller defines the fields. Package throttle/limitsyaml reads limits.yaml
-// with it, package queue/schedule schedules.yaml.
+// It knows no format: the caller defines the fields. Package throttle/limitsyaml reads limits.yaml with it, package
+// queue/schedule schedules.yaml.
 package strictyaml
 
 import (
@@ -22,8 +21,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Faults collects the faults of a YAML file. The zero Faults is ready to use. It is not safe for
-// concurrent use.
+// Faults collects the faults of a YAML file. The zero Faults is ready to use. It is not safe for concurrent use.
 type Faults struct{ diag.Faults }
 
 // PlaceOf returns the place of a node.
@@ -43,8 +41,8 @@ type Format struct {
 	Empty   string // such as "write limits: {} if no rules are meant"
 }
 
-// Read returns the root of the only document of a text. It returns nil if there is none, and then
-// reports the faults that are the reason.
+// Read returns the root of the only document of a text. It returns nil if there is none, and then reports the faults that are the
+// reason.
 func (f Format) Read(data []byte, faults *Faults) *yaml.Node {
 	if len(data) > MaxBytes {
 		faults.Add(diag.Start, "", fmt.Sprintf("the file is longer than %d bytes; %s", MaxBytes, f.TooLong))
@@ -82,9 +80,8 @@ func nothing(document *yaml.Node) bool {
 	return root.Kind == yaml.ScalarNode && root.Tag == "!!null" && root.Value == "" && root.Anchor == ""
 }
 
-// readable returns whether every character is allowed in a file, and reports the first on each line
-// that is not. Line ends that YAML knows and editors do not are not allowed, so that the lines of
-// other faults are those that people see.
+// readable returns whether every character is allowed in a file, and reports the first on each line that is not. Line ends that
+// YAML knows and editors do not are not allowed, so that the lines of other faults are those that people see.
 func readable(data []byte, faults *Faults) bool {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	at, ok := diag.Start, true

@@ -13,13 +13,13 @@ import (
 // Request asks for the tasks of a provider whose turn is near.
 type Request struct {
 	Provider string
-	// Lead is how long before its start a task is granted at the latest. Spread is how much earlier it may be granted, so that one
-	// call serves several. From is how far ahead starts are at least: a caller far from Redis has no task at hand sooner.
+	// Lead is how long before its start a task is granted at the latest. Spread is how much earlier it may be granted, so that
+	// one call serves several. From is how far ahead starts are at least: a caller far from Redis has no task at hand sooner.
 	Lead, Spread, From time.Duration
 	// Max is how many tasks to grant at most.
 	Max int
-	// Serves are the asynq queues whose tasks this caller can start, and their weights. Of queues with strict priority the weight is
-	// 0, and the first goes first.
+	// Serves are the asynq queues whose tasks this caller can start, and their weights. Of queues with strict priority the weight
+	// is 0, and the first goes first.
 	Serves []wire.Weighted
 	// Skips are scopes whose tasks this caller cannot start now. They are left to other callers, and delay no task here.
 	Skips []string
@@ -81,16 +81,16 @@ type Dispatched struct {
 const (
 	// dispatchCalls bounds the round trips of one Dispatch: further scopes with other rules are for the next.
 	dispatchCalls = 4
-	// deniedPause is when to call again if all that is next waits in scopes that the policy denies: the script looks at them again
-	// after so long.
+	// deniedPause is when to call again if all that is next waits in scopes that the policy denies: the script looks at them
+	// again after so long.
 	deniedPause = 100 * time.Millisecond
 )
 
-// Dispatch grants tasks their starts, in the order of their turns, and charges each at its start, at most Lead and Spread ahead. Any
-// number of processes may call it: each turn is granted once. Tasks of a scope that the policy denies stay where they are.
+// Dispatch grants tasks their starts, in the order of their turns, and charges each at its start, at most Lead and Spread ahead.
+// Any number of processes may call it: each turn is granted once. Tasks of a scope that the policy denies stay where they are.
 //
-// It costs one round trip, and up to three more if scopes with other rules than before are next: their rules are brought along then.
-// A grant whose reply was lost is Overdue later.
+// It costs one round trip, and up to three more if scopes with other rules than before are next: their rules are brought along
+// then. A grant whose reply was lost is Overdue later.
 func (l *List) Dispatch(ctx context.Context, req Request) (out Dispatched, err error) {
 	version, digest := l.cfg.Scopes.Version()
 	call := wire.Dispatch{
@@ -160,8 +160,8 @@ func (l *List) texts(provider string, paths []string, at time.Time) map[string]s
 	return texts
 }
 
-// Report says what became of tasks of a provider. It costs one round trip, or two if some Came and others did not. After an error,
-// report the same again.
+// Report says what became of tasks of a provider. It costs one round trip, or two if some Came and others did not. After an
+// error, report the same again.
 func (l *List) Report(ctx context.Context, provider string, news []News) error {
 	var came []string
 	var acks []wire.News

@@ -31,8 +31,8 @@ type Joined struct {
 	Err error
 }
 
-// joinBatch is how many tasks one call of join places: few enough for a millisecond or two of the server, where each has a tenant of
-// its own. joinCalls is how many calls go in one round trip.
+// joinBatch is how many tasks one call of join places: few enough for a millisecond or two of the server, where each has a tenant
+// of its own. joinCalls is how many calls go in one round trip.
 const (
 	joinBatch = 64
 	joinCalls = 8
@@ -57,8 +57,8 @@ func (l *List) Join(ctx context.Context, waiters []Waiter) ([]Joined, error) {
 	return l.join(ctx, waiters, func(w Waiter) (priority, place int64) { return int64(w.Priority), 0 })
 }
 
-// Rejoin gives a task back the place that it had, as a grant has it in Score. For place 0 it puts the task to the front of its line,
-// behind those that were put there before. Otherwise it is like Join.
+// Rejoin gives a task back the place that it had, as a grant has it in Score. For place 0 it puts the task to the front of its
+// line, behind those that were put there before. Otherwise it is like Join.
 func (l *List) Rejoin(ctx context.Context, w Waiter, place int64) (Joined, error) {
 	out, err := l.join(ctx, []Waiter{w}, func(Waiter) (int64, int64) { return frontRank, place })
 	return out[0], err
@@ -179,8 +179,8 @@ func (j *Joined) read(s *wire.Scope, p wire.Place, now time.Time) {
 	}
 }
 
-// SafetyNet returns after how long asynq brings a task back by itself that is expected to start after so long, if it is not granted
-// its start before: 5 to 9 minutes after that, and 10 to 15 if no clock can tell.
+// SafetyNet returns after how long asynq brings a task back by itself that is expected to start after so long, if it is not
+// granted its start before: 5 to 9 minutes after that, and 10 to 15 if no clock can tell.
 func SafetyNet(expected time.Duration) time.Duration {
 	if expected == wire.Forever {
 		return 10*time.Minute + rand.N(5*time.Minute)

@@ -1,5 +1,5 @@
-// Package waitlist gives tasks places in line, grants their starts, and wakes the processes that dispatch. It knows nothing of asynq
-// but the names of queues and tasks. Package inspect reads what waits. docs/turns.md has the design.
+// Package waitlist gives tasks places in line, grants their starts, and wakes the processes that dispatch. It knows nothing of
+// asynq but the names of queues and tasks. Package inspect reads what waits. docs/turns.md has the design.
 package waitlist
 
 import (
@@ -82,9 +82,9 @@ func (l *List) Scopes() *wire.Scopes { return l.cfg.Scopes }
 // Prefix returns what the keys of a provider begin with. It does no I/O.
 func (l *List) Prefix(provider string) string { return wire.Prefix(l.cfg.Base, provider) }
 
-// Run runs a script of a provider, with the clock before its arguments. read reads the reply, and returns the server's clock in it, 0
-// for none; Run returns that clock. If the script meets a damaged value, Run rebuilds the provider's tree and calls once more. It
-// costs one round trip.
+// Run runs a script of a provider, with the clock before its arguments. read reads the reply, and returns the server's clock in
+// it, 0 for none; Run returns that clock. If the script meets a damaged value, Run rebuilds the provider's tree and calls once
+// more. It costs one round trip.
 func (l *List) Run(ctx context.Context, provider string, script *lua.Script, args []any, read func(reply any) (now int64, err error)) (time.Time, error) {
 	calls := [][]any{append([]any{l.cfg.Clock()}, args...)}
 	return l.run(ctx, provider, script, calls, func(_ int, reply any) (int64, error) { return read(reply) })

@@ -20,9 +20,9 @@ var notDamage = []string{
 	"MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "NOREPLICAS", "UNKILLABLE", "killed by user",
 }
 
-// damaged reports whether an error is that of a script that failed at a value, of a command that met a key of another type, or of a
-// reply that cannot be read. Redis words the first as "user_script:12: attempt to perform arithmetic on a nil value", before version
-// 7 behind "Error running script", and miniredis behind "Error compiling script".
+// damaged reports whether an error is that of a script that failed at a value, of a command that met a key of another type, or of
+// a reply that cannot be read. Redis words the first as "user_script:12: attempt to perform arithmetic on a nil value", before
+// version 7 behind "Error running script", and miniredis behind "Error compiling script".
 func damaged(err error) bool {
 	if errors.Is(err, wire.ErrReply) || redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return true
@@ -35,15 +35,15 @@ func damaged(err error) bool {
 }
 
 const (
-	// repairPause is how long a provider is not repaired again. What a script fails at then is something else, such as the state of
-	// a rule, and to read all lines of a provider takes the server milliseconds.
+	// repairPause is how long a provider is not repaired again. What a script fails at then is something else, such as the state
+	// of a rule, and to read all lines of a provider takes the server milliseconds.
 	repairPause = time.Second
 	// repairBatch is of how many scopes one call makes the tree anew.
 	repairBatch = 100
 )
 
-// repair makes the tree of a provider anew from its lines if an error says that a value is damaged, and reports whether the call is
-// worth sending once more. A line whose scope or queue was lost is entered again when one of its tasks joins again.
+// repair makes the tree of a provider anew from its lines if an error says that a value is damaged, and reports whether the call
+// is worth sending once more. A line whose scope or queue was lost is entered again when one of its tasks joins again.
 func (l *List) repair(ctx context.Context, provider string, cause error) bool {
 	if !damaged(cause) {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// Standing reports whether a task has a place in its line, and whether it was granted its start and is in flight, whatever the policy
-// says of its scope. It costs one round trip.
+// Standing reports whether a task has a place in its line, and whether it was granted its start and is in flight, whatever the
+// policy says of its scope. It costs one round trip.
 func (l *List) Standing(ctx context.Context, task Ref) (queued, granted bool, err error) {
 	prefix := l.Prefix(task.Provider())
 	var place *redis.FloatCmd

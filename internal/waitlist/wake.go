@@ -12,9 +12,9 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// Processes wake each other by one channel of Redis Pub/Sub when tasks begin to wait for a provider, or when units that tasks wait for
-// are free again. A message is the id of its sender, a space and the provider. Messages can be lost, so each process also reads now
-// and then which providers are active.
+// Processes wake each other by one channel of Redis Pub/Sub when tasks begin to wait for a provider, or when units that tasks
+// wait for are free again. A message is the id of its sender, a space and the provider. Messages can be lost, so each process
+// also reads now and then which providers are active.
 
 const (
 	// wakeEach is how often a process wakes the others for a provider at most.
@@ -35,8 +35,8 @@ type wakes struct {
 func (l *List) channel() string   { return l.cfg.Base + ":wake" }
 func (l *List) activeKey() string { return l.cfg.Base + ":active" }
 
-// OnWake calls f with a provider when a process, this one or another, says that its tasks wait or that units are free for them.
-// f is called in one of several goroutines, must be quick and must not call end. Messages of other processes need one connection
+// OnWake calls f with a provider when a process, this one or another, says that its tasks wait or that units are free for them. f
+// is called in one of several goroutines, must be quick and must not call end. Messages of other processes need one connection
 // for each OnWake, which is made in the background and renewed after errors; messages in between are lost. end ends the calls.
 func (l *List) OnWake(f func(provider string)) (end func()) {
 	l.wakes.mu.Lock()
@@ -70,8 +70,8 @@ func (l *List) listen(ctx context.Context, f func(provider string)) {
 }
 
 // Wake wakes the processes that dispatch, because units that tasks of a provider wait for are free again. It calls this process's
-// listeners, and publishes in the background, at most ten times a second for each provider. It ignores errors: each process polls as
-// well.
+// listeners, and publishes in the background, at most ten times a second for each provider. It ignores errors: each process polls
+// as well.
 func (l *List) Wake(provider string) {
 	l.callListeners(provider)
 	l.wakes.mu.Lock()
@@ -125,8 +125,8 @@ func (w *wakes) isDue(provider string) bool {
 	return time.Since(w.active[provider]) >= activeEach
 }
 
-// publish announces a provider as active if that is due, and wakes the other processes. The error is that of the announcement alone:
-// messages may be lost anyway.
+// publish announces a provider as active if that is due, and wakes the other processes. The error is that of the announcement
+// alone: messages may be lost anyway.
 func (l *List) publish(ctx context.Context, provider string, wake bool) error {
 	due, now := l.wakes.isDue(provider), time.Now()
 	var added *redis.IntCmd
@@ -156,9 +156,9 @@ func (l *List) publish(ctx context.Context, provider string, wake bool) error {
 	return nil
 }
 
-// ActiveProviders returns the providers for which tasks have begun to wait, or have waited while a process dispatched them, within
-// the last day and since the given time, each with the time of its last announcement, by the clock of the process that made it. A
-// process announces each provider every ten seconds at most. It costs one round trip.
+// ActiveProviders returns the providers for which tasks have begun to wait, or have waited while a process dispatched them,
+// within the last day and since the given time, each with the time of its last announcement, by the clock of the process that
+// made it. A process announces each provider every ten seconds at most. It costs one round trip.
 func (l *List) ActiveProviders(ctx context.Context, since time.Time) (map[string]time.Time, error) {
 	if day := time.Now().Add(-activeFor); since.Before(day) {
 		since = day

@@ -56,8 +56,8 @@ func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Durat
 	return err
 }
 
-// moving reports whether a call was refused because its slot moves from one master to another, with keys on both. Nothing was done.
-// go-redis itself gives up within 50 ms.
+// moving reports whether a call was refused because its slot moves from one master to another, with keys on both. Nothing was
+// done. go-redis itself gives up within 50 ms.
 func moving(err error) bool {
 	return redis.HasErrorPrefix(err, "TRYAGAIN") || redis.HasErrorPrefix(err, "ASK ")
 }
@@ -74,8 +74,8 @@ func follow(ctx context.Context, rdb redis.UniversalClient, err error) {
 	}
 }
 
-// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first
-// call of a script.
+// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first call
+// of a script.
 func Run(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, args ...any) (any, error) {
 	return RunKeys(ctx, rdb, script, keys(prefix), args...)
 }
@@ -129,9 +129,9 @@ func RunAll(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, 
 	return replies, nil
 }
 
-// bounded is a context with a deadline of its own and no timer: a timer would cost a third of what a single decision costs here. The
-// client applies the deadline when it reads and writes (ContextTimeoutEnabled), and looks at Done before it tries again. It waits
-// for Done only while it waits for a connection or between two tries, for times that it bounds itself.
+// bounded is a context with a deadline of its own and no timer: a timer would cost a third of what a single decision costs here.
+// The client applies the deadline when it reads and writes (ContextTimeoutEnabled), and looks at Done before it tries again. It
+// waits for Done only while it waits for a connection or between two tries, for times that it bounds itself.
 type bounded struct {
 	context.Context //nolint:containedctx // it is one
 	deadline        time.Time

@@ -8,10 +8,10 @@ import (
 
 // Clock converts between a Redis server's clock and this process's. It is safe for concurrent use.
 //
-// A reply that carries the server's time arrives after that time. So the smallest lag of all recent replies is at least the offset
-// of the clocks, and exceeds it by the shortest delay of a reply. A start that waits by that lag is never early, and is late by no
-// more than that delay, however slow its own reply was. All starts have that delay in common, so their distances are exact. Half the
-// round trip would be a better guess, but could be early.
+// A reply that carries the server's time arrives after that time. So the smallest lag of all recent replies is at least the
+// offset of the clocks, and exceeds it by the shortest delay of a reply. A start that waits by that lag is never early, and is
+// late by no more than that delay, however slow its own reply was. All starts have that delay in common, so their distances are
+// exact. Half the round trip would be a better guess, but could be early.
 type Clock struct {
 	mu          sync.Mutex
 	base        time.Time       // offsets are counted from here, by a clock that nobody sets
@@ -23,8 +23,8 @@ type Clock struct {
 }
 
 const (
-	// clockSpan is how long a reply counts at least: long enough for a quick reply to be among those that count, and too short for
-	// clocks to drift apart.
+	// clockSpan is how long a reply counts at least: long enough for a quick reply to be among those that count, and too short
+	// for clocks to drift apart.
 	clockSpan = 2 * time.Second
 	// clockSpans is how many spans count where replies vary by more than steady, and quick replies are rare; elsewhere two count.
 	// Meanwhile clocks may drift by no more than the start tolerance: 1 in 4000, and 1 in 800 where replies are steady.
@@ -81,9 +81,9 @@ func (c *Clock) behind(ours, server time.Time) time.Duration {
 	return ours.Sub(c.base) - time.Duration(server.UnixMicro()-c.base.UnixMicro())*time.Microsecond
 }
 
-// Uncertainty returns by how much the smallest lag may still fall, when a quicker reply comes. It is at most the shortest round trip.
-// If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within 8 lags / n of that in 24
-// of 25 cases.
+// Uncertainty returns by how much the smallest lag may still fall, when a quicker reply comes. It is at most the shortest round
+// trip. If n replies come anywhere within 2 lags after the quickest possible one, the quickest of them comes within 8 lags / n of
+// that in 24 of 25 cases.
 func (c *Clock) Uncertainty() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +93,8 @@ func (c *Clock) Uncertainty() time.Duration {
 	return min(c.shortest, 8*c.lag/time.Duration(c.replies))
 }
 
-// Slowest returns by how much replies come later than the quickest, but for a few in a hundred: a start that is due at once has passed
-// by so much when its reply comes.
+// Slowest returns by how much replies come later than the quickest, but for a few in a hundred: a start that is due at once has
+// passed by so much when its reply comes.
 func (c *Clock) Slowest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

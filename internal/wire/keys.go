@@ -10,8 +10,8 @@ import (
 // cluster. base is throttle.Config.Prefix.
 func Prefix(base, provider string) string { return base + ":{" + Escape(provider) + "}:" }
 
-// Path returns the part of a scope after the provider's name, as keys and scripts have it: "/acme/refunds". It is empty for
-// the provider itself.
+// Path returns the part of a scope after the provider's name, as keys and scripts have it: "/acme/refunds". It is empty for the
+// provider itself.
 func Path(scope string) string {
 	_, rest, nested := strings.Cut(scope, "/")
 	if !nested {

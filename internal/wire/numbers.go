@@ -9,9 +9,9 @@ import (
 )
 
 // The sliding window counts in cells of a grain, and a unit leaves less than a grain late. So many cells to a window leave at
-// least 99 % of the limit usable (the default start tolerance of a one-second window included, with fineCells) in at most
-// 700 bytes: the larger the limit, the more bytes a cell may need. Up to exactLimit units there can never be more cells than
-// units, and a grain is a microsecond, or so fine that every number still fits.
+// least 99 % of the limit usable (the default start tolerance of a one-second window included, with fineCells) in at most 700
+// bytes: the larger the limit, the more bytes a cell may need. Up to exactLimit units there can never be more cells than units,
+// and a grain is a microsecond, or so fine that every number still fits.
 const (
 	exactLimit = 128
 	exactCells = 1 << 35
@@ -80,8 +80,8 @@ func Numbers(r policy.Rule, tolerance time.Duration, at time.Time) (kind byte, n
 	case policy.FixedWindow:
 		slack = min(slack, per/2)
 		if r.OpensOnUse {
-			// An API may see the first start late, and then its window ends late too: ours is longer by so much, and its
-			// last starts are early enough to be seen in the same window.
+			// An API may see the first start late, and then its window ends late too: ours is longer by so much, and its last
+			// starts are early enough to be seen in the same window.
 			return 'S', []int64{r.Limit, per + slack, 0, 2 * slack}
 		}
 		return 'S', []int64{r.Limit, 0, per, slack} // a cell that leaves at its end

@@ -16,8 +16,8 @@ type Scope struct {
 	Path   string // after the provider's name
 	Text   string // the rules, as scripts read them
 
-	// All are the rules and pauses on the scope's path at any time of day. Rules are those that apply now, in the order of
-	// Text; Paused are the indexes of the pauses among them.
+	// All are the rules and pauses on the scope's path at any time of day. Rules are those that apply now, in the order of Text;
+	// Paused are the indexes of the pauses among them.
 	All, Rules []policy.MatchedRule
 	Paused     []int
 	Shadows    []policy.MatchedRule
@@ -104,8 +104,8 @@ func (s *Scope) Holds(at int64) bool { return s.From <= at && at < s.Until }
 // Changes returns when rules begin or end to apply next by their hours, Never if they always apply.
 func (s *Scope) Changes() int64 { return s.hours }
 
-// Pause returns the pause by the policy that ends last, nil for none, and when it ends in µs by the server's clock: Never if it has
-// no end.
+// Pause returns the pause by the policy that ends last, nil for none, and when it ends in µs by the server's clock: Never if it
+// has no end.
 func (s *Scope) Pause() (pause *policy.MatchedRule, ends int64) {
 	for _, i := range s.Paused {
 		until := int64(Never)

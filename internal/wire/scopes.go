@@ -8,8 +8,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Scopes caches the compiled scopes of a policy, up to a bound: a flood of new scopes costs work again, and no memory. It is safe for
-// concurrent use.
+// Scopes caches the compiled scopes of a policy, up to a bound: a flood of new scopes costs work again, and no memory. It is safe
+// for concurrent use.
 type Scopes struct {
 	mu       sync.RWMutex
 	policy   *policy.Policy

@@ -39,8 +39,8 @@ func SettleArgs(clock string, reports ...Report) []any {
 // Settled is what came back, was charged as a debt, and is not charged under a rule.
 type Settled struct{ Back, Debt, Over int64 }
 
-// Done is what settle has done of a report: Status is 1 if it was done, 0 if its grant had come back before, Outdated if its rules are
-// out of date.
+// Done is what settle has done of a report: Status is 1 if it was done, 0 if its grant had come back before, Outdated if its
+// rules are out of date.
 type Done struct {
 	Status byte
 	Rules  []Settled

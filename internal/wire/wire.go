@@ -1,5 +1,5 @@
-// Package wire is the format of what Headway's scripts take and return: keys, texts of rules, arguments and
-// replies. It decides nothing. See package lua for the scripts.
+// Package wire is the format of what Headway's scripts take and return: keys, texts of rules, arguments and replies. It decides
+// nothing. See package lua for the scripts.
 package wire
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// decoder converts the nodes of a limits.yaml to the values of package policy, with the place of
-// each. It reports nodes of the wrong form; package policy checks their values.
+// decoder converts the nodes of a limits.yaml to the values of package policy, with the place of each. It reports nodes of the
+// wrong form; package policy checks their values.
 type decoder struct{ *strictyaml.Faults }
 
 // unknown reports a field that owner does not have.

@@ -11,17 +11,16 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ParseRule parses one rule, as FormatRule writes it, and sets every default. name is the text's
-// name in errors. The error is a *policy.Error.
+// ParseRule parses one rule, as FormatRule writes it, and sets every default. name is the text's name in errors. The error is a
+// *policy.Error.
 func ParseRule(name string, data []byte) (policy.Rule, error) {
 	d := decoder{&strictyaml.Faults{}}
 	return d.ruleAlone(file.Read(data, d.Faults), name)
 }
 
-// RuleWith returns a rule with some of its fields replaced. fields has each value in its form in
-// limits.yaml: limit as "100", per as "1s". An empty text removes a field. Other fields keep their
-// value, with one exception: "unlimited" as "true" removes all others, and any other field removes
-// "unlimited". The error is a *policy.Error, whose faults have no place in a text.
+// RuleWith returns a rule with some of its fields replaced. fields has each value in its form in limits.yaml: limit as "100", per
+// as "1s". An empty text removes a field. Other fields keep their value, with one exception: "unlimited" as "true" removes all
+// others, and any other field removes "unlimited". The error is a *policy.Error, whose faults have no place in a text.
 func RuleWith(r policy.Rule, fields map[string]string) (policy.Rule, error) {
 	root := file.Read([]byte(FormatRule(r)), &strictyaml.Faults{})
 	for _, n := range append(root.Content, root) {
@@ -60,8 +59,7 @@ func setField(mapping *yaml.Node, name, value string) {
 	}
 }
 
-// plainScalar returns the node that YAML makes of the text without quotes, if the text can be
-// written so.
+// plainScalar returns the node that YAML makes of the text without quotes, if the text can be written so.
 func plainScalar(value string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
 	switch {
@@ -86,8 +84,8 @@ func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 	return scope.Rules[0], nil
 }
 
-// ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes
-// it. The result has these fields of a scope alone. name is the text's name in errors. The error is a *policy.Error.
+// ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes it. The result has these
+// fields of a scope alone. name is the text's name in errors. The error is a *policy.Error.
 func ParseAnswers(name string, data []byte) (answers policy.ScopeConfig, err error) {
 	d := decoder{&strictyaml.Faults{}}
 	source := &policy.Source{}

@@ -15,9 +15,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Format returns a policy as a limits.yaml: names sorted, rules in their order, defaults left out.
-// Equal policies have equal texts, and Parse reads the text back to an equal policy. It copies the
-// whole policy.
+// Format returns a policy as a limits.yaml: names sorted, rules in their order, defaults left out. Equal policies have equal
+// texts, and Parse reads the text back to an equal policy. It copies the whole policy.
 func Format(p *policy.Policy) []byte {
 	unmatched, limits := p.Limits()
 	w := writer{}
@@ -110,8 +109,8 @@ const (
 	defaultWeight   = 1
 )
 
-// FormatRule returns a rule in its form in limits.yaml, on one line and without its defaults: {name:
-// tenant, algorithm: token-bucket, limit: 20, per: 1s}. ParseRule reads it back.
+// FormatRule returns a rule in its form in limits.yaml, on one line and without its defaults: {name: tenant, algorithm:
+// token-bucket, limit: 20, per: 1s}. ParseRule reads it back.
 func FormatRule(r policy.Rule) string {
 	var b strings.Builder
 	put := func(field, value string, meant bool) {
@@ -146,8 +145,8 @@ func FormatRule(r policy.Rule) string {
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 
-// FormatShares returns shares in their form in limits.yaml, in the order of their names: {batch:
-// {weight: 3}, interactive: {part: 60%}}.
+// FormatShares returns shares in their form in limits.yaml, in the order of their names: {batch: {weight: 3}, interactive: {part:
+// 60%}}.
 func FormatShares(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
@@ -167,8 +166,8 @@ func formatShare(s policy.Share) string {
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
-// FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most:
-// 150%}; empty if the scope has none. ParseAnswers reads it back.
+// FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most: 150%}; empty if the scope has
+// none. ParseAnswers reads it back.
 func FormatAnswers(s policy.ScopeConfig) string {
 	var fields []string
 	c, usual := s.Corrects, policy.Corrects{}.WithDefaults()
@@ -203,8 +202,7 @@ var (
 	reservedText = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null)$`)
 )
 
-// yamlText returns s as a YAML scalar on one line. Every reader reads it as the text s, and no part
-// of it as anything else.
+// yamlText returns s as a YAML scalar on one line. Every reader reads it as the text s, and no part of it as anything else.
 func yamlText(s string) string {
 	if plainText.MatchString(s) && !reservedText.MatchString(s) {
 		return s

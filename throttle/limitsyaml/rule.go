@@ -14,8 +14,7 @@ import (
 
 var ruleFields = policy.RuleFields()
 
-// rules reads the rules of a scope. An element that is no mapping keeps its place in the list,
-// marked as bad.
+// rules reads the rules of a scope. An element that is no mapping keeps its place in the list, marked as bad.
 func (d decoder) rules(e strictyaml.Field, scope string) ([]policy.Rule, *policy.Source) {
 	source := sourceAt(e.Place(), "", false)
 	if !d.Is(e, yaml.SequenceNode, scope+".rules", "a list under it, one - {name: account, ...} a rule, or [] for none") {
@@ -55,8 +54,7 @@ func (d decoder) rule(n *yaml.Node, path string) (r policy.Rule, source *policy.
 	return r, source
 }
 
-// misspelt marks the known field that is nearest to an unknown one as given, so that it is not
-// reported as missing too.
+// misspelt marks the known field that is nearest to an unknown one as given, so that it is not reported as missing too.
 func misspelt(rule *policy.Source, e strictyaml.Field) {
 	near := diag.Nearest(e.Name, ruleFields)
 	if near != "" && rule.Fields[near] == nil {
@@ -101,17 +99,16 @@ func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *
 	return s
 }
 
-// clockWant are the fields of a rule that have a meaning only together, and what each takes: two expressions, and the
-// time zone of both.
+// clockWant are the fields of a rule that have a meaning only together, and what each takes: two expressions, and the time zone
+// of both.
 var clockWant = map[string]string{
 	"resets":   `a cron expression, such as "0 0 * * *"`,
 	"active":   `a cron expression, such as "* 8-19 * * 1-5"`,
 	"timezone": "a time zone, such as UTC or America/Los_Angeles",
 }
 
-// clock makes the rule's calendar and hours from these fields. It leaves fields that do not go with
-// the rule to package policy, which rejects them whatever their value. The zone is checked first,
-// since without it an expression has no meaning.
+// clock makes the rule's calendar and hours from these fields. It leaves fields that do not go with the rule to package policy,
+// which rejects them whatever their value. The zone is checked first, since without it an expression has no meaning.
 func (d decoder) clock(r *policy.Rule, fields map[string]strictyaml.Field, source *policy.Source, path string) {
 	if r.Unlimited {
 		return

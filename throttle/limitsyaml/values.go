@@ -113,8 +113,8 @@ func (d decoder) percent(e strictyaml.Field, path string) (int64, *policy.Source
 	return meant(n, s)
 }
 
-// number reads a whole number in plain digits, as percent does. YAML has many more forms (0x10, 010, 1_000, 1e3), and
-// its readers disagree on half of them.
+// number reads a whole number in plain digits, as percent does. YAML has many more forms (0x10, 010, 1_000, 1e3), and its readers
+// disagree on half of them.
 func (d decoder) number(e strictyaml.Field, path string) (int64, *policy.Source) {
 	const want = "a whole number in plain digits, such as 100"
 	s, text := d.scalar(e, path, want), e.Value.Value

@@ -22,29 +22,27 @@ const (
 // Correct reports whether answers correct rules.
 func (a Answers) Correct() bool { return a == AnswersHeed || a == AnswersRefusals }
 
-// Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of
-// 0 has its default.
+// Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of 0 has its default.
 type Corrects struct {
 	// Cut is the part of its present value by which a refusal reduces a limit: 1 to 90. Defaults to 15.
 	Cut int64
-	// Grow is the part of the configured limit by which a limit grows in each of the rule's windows, which
-	// count as a second at least: 1 to 100. Defaults to 2.
+	// Grow is the part of the configured limit by which a limit grows in each of the rule's windows, which count as a second at
+	// least: 1 to 100. Defaults to 2.
 	Grow int64
 	// Least is the part of the configured limit below which no refusal reduces it: 1 to 100. Defaults to
 	// 10.
 	Least int64
-	// Most is the part of the configured limit up to which a limit grows while calls are not refused, or
-	// while the API's own is larger: 100 to 1000. Defaults to 100, which raises nothing.
+	// Most is the part of the configured limit up to which a limit grows while calls are not refused, or while the API's own is
+	// larger: 100 to 1000. Defaults to 100, which raises nothing.
 	Most int64
 }
 
 // Refusals is how an API's refusals are treated at a level and below it.
 type Refusals struct {
-	// Pause is the first pause after a refusal that names no time to come back: 100ms to 5m. Defaults to a
-	// second.
+	// Pause is the first pause after a refusal that names no time to come back: 100ms to 5m. Defaults to a second.
 	Pause time.Duration
-	// Count says that a refused call counts against calendars and windows longer than an hour, as any other
-	// call does. Defaults to false: its units come back.
+	// Count says that a refused call counts against calendars and windows longer than an hour, as any other call does. Defaults
+	// to false: its units come back.
 	Count bool
 }
 
@@ -170,8 +168,7 @@ type answering struct {
 
 var defaultAnswers = &tree{ScopeConfig: ScopeConfig{Answers: AnswersHeed}}
 
-// under returns what counts at the next level, which layers cover. A value at a level replaces all
-// values above it.
+// under returns what counts at the next level, which layers cover. A value at a level replaces all values above it.
 func (a answering) under(layers []*tree) answering {
 	if t := lastWith(layers, func(t *tree) bool { return t.Answers != "" }); t != nil {
 		return answering{t, t.Answers.Correct()}
@@ -185,20 +182,19 @@ func (p *Policy) answering(s Scope) answering {
 	return a
 }
 
-// Answers returns how an API's answers affect a scope: the value of the lowest level of its path that
-// has one, else AnswersHeed.
+// Answers returns how an API's answers affect a scope: the value of the lowest level of its path that has one, else AnswersHeed.
 func (p *Policy) Answers(s Scope) Answers { return p.answering(s).Answers }
 
-// Corrects returns how far answers correct the rules at the level of a scope, with every default
-// written out. A value at a level replaces all values above it as a whole.
+// Corrects returns how far answers correct the rules at the level of a scope, with every default written out. A value at a level
+// replaces all values above it as a whole.
 func (p *Policy) Corrects(s Scope) Corrects { return p.answering(s).Corrects.WithDefaults() }
 
-// Refusals returns how refusals of a scope's calls are treated, with every default written out. A value at a level
-// replaces all values above it as a whole.
+// Refusals returns how refusals of a scope's calls are treated, with every default written out. A value at a level replaces all
+// values above it as a whole.
 func (p *Policy) Refusals(s Scope) Refusals { return p.answering(s).Refusals.WithDefaults() }
 
-// ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or
-// 0 if no level names it. A value at a level replaces all values above it as a whole.
+// ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or 0 if
+// no level names it. A value at a level replaces all values above it as a whole.
 func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.answering(s).ResetUnit] }
 
 // raises reports whether any level lets limits grow above the configured ones.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Apps returns the applications that may spend from a scope: those listed at every level of its path
-// that has a list. lowest is the lowest level with a list, the zero Scope if there is none: then all may. Costs as much as Match.
+// Apps returns the applications that may spend from a scope: those listed at every level of its path that has a list. lowest is
+// the lowest level with a list, the zero Scope if there is none: then all may. Costs as much as Match.
 func (p *Policy) Apps(s Scope) (apps []string, lowest Scope) {
 	p.levelsOfApps(s, func(level Scope, listed []string) {
 		if lowest.text == "" {
@@ -19,8 +19,8 @@ func (p *Policy) Apps(s Scope) (apps []string, lowest Scope) {
 	return apps, lowest
 }
 
-// Authorize returns an *AppError if an application may not spend from a scope. The application must
-// be listed at each level of the scope's path that lists applications. Costs as much as Match.
+// Authorize returns an *AppError if an application may not spend from a scope. The application must be listed at each level of
+// the scope's path that lists applications. Costs as much as Match.
 func (p *Policy) Authorize(s Scope, app string) error {
 	var refused error
 	p.levelsOfApps(s, func(level Scope, apps []string) {
@@ -48,8 +48,8 @@ func (p *Policy) Owner(s Scope) (owner string) {
 	return owner
 }
 
-// Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost
-// first. A level without an owner is left out. Costs as much as Match.
+// Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost first. A level without an owner
+// is left out. Costs as much as Match.
 func (p *Policy) Owners(place string) (owners []string) {
 	p.visit(Scope{text: place}, func(_ Scope, layers []*tree) {
 		if t := lastWith(layers, func(t *tree) bool { return t.Owner != "" }); t != nil {
@@ -59,9 +59,9 @@ func (p *Policy) Owners(place string) (owners []string) {
 	return owners
 }
 
-// Named returns the places with a name of their own that a place such as payments/* covers:
-// payments/acme, if the policy names acme. Their fields replace those of the place. Where the policy
-// has no name for a level, that level stays "*". A place without "*" covers none.
+// Named returns the places with a name of their own that a place such as payments/* covers: payments/acme, if the policy names
+// acme. Their fields replace those of the place. Where the policy has no name for a level, that level stays "*". A place without
+// "*" covers none.
 func (p *Policy) Named(place string) (places []string) {
 	var walk func(at []string, layers []*tree, rest []string)
 	walk = func(at []string, layers []*tree, rest []string) {

@@ -5,28 +5,25 @@ import (
 	"time"
 )
 
-// Schedule gives the moments at which the periods of a Calendar begin. wallclock.Parse makes one
-// from a cron expression. It must be safe for concurrent use. Two Schedules with the same Cron and
-// Zone are equal.
+// Schedule gives the moments at which the periods of a Calendar begin. wallclock.Parse makes one from a cron expression. It must
+// be safe for concurrent use. Two Schedules with the same Cron and Zone are equal.
 type Schedule interface {
-	// Next returns the first beginning after a time, or the zero time if there is none within eight
-	// years.
+	// Next returns the first beginning after a time, or the zero time if there is none within eight years.
 	Next(time.Time) time.Time
-	// Prev returns the last beginning at or before a time, or the zero time if there was none within
-	// eight years.
+	// Prev returns the last beginning at or before a time, or the zero time if there was none within eight years.
 	Prev(time.Time) time.Time
 	// Cron returns the expression, and Zone the name of its time zone, as in limits.yaml.
 	Cron() string
 	Zone() string
 }
 
-// Hours gives the minutes in which a rule applies. wallclock.ParseWindow makes one from a cron
-// expression. It must be safe for concurrent use. Two Hours with the same Cron and Zone are equal.
+// Hours gives the minutes in which a rule applies. wallclock.ParseWindow makes one from a cron expression. It must be safe for
+// concurrent use. Two Hours with the same Cron and Zone are equal.
 type Hours interface {
 	// Holds reports whether the minute of a time is one of them.
 	Holds(time.Time) bool
-	// Changes returns the first moment after a time at which they begin or end, or the zero time if
-	// there is none within eight years.
+	// Changes returns the first moment after a time at which they begin or end, or the zero time if there is none within eight
+	// years.
 	Changes(time.Time) time.Time
 	// Cron returns the expression, and Zone the name of its time zone, as in limits.yaml.
 	Cron() string
@@ -42,8 +39,7 @@ type expression interface {
 // interval is a time in which a result holds.
 type interval interface{ has(at time.Time) bool }
 
-// cache keeps the last result for each expression, since to find one costs more than a decision. It is safe for
-// concurrent use.
+// cache keeps the last result for each expression, since to find one costs more than a decision. It is safe for concurrent use.
 type cache[T interval] struct {
 	mu   sync.Mutex
 	last map[[2]string]T // by the expression and the time zone; at most maxCached
@@ -107,8 +103,8 @@ type span struct {
 
 func (s span) has(at time.Time) bool { return !at.Before(s.from) && at.Before(s.until) }
 
-// ActiveAt reports whether a rule with Active applies at a time, and the bounds of the interval in
-// which the answer stays the same. from is the beginning of the time's minute or earlier.
+// ActiveAt reports whether a rule with Active applies at a time, and the bounds of the interval in which the answer stays the
+// same. from is the beginning of the time's minute or earlier.
 func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
 	s := windows.at(at, r.Active, func() span {
 		return span{at.Truncate(time.Minute), r.begins(r.Active.Changes, at, rare), r.Active.Holds(at)}

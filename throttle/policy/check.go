@@ -12,26 +12,23 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Source describes how a part of a policy is written in a text, for NewFrom: a value, a mapping or a
-// list. Package limitsyaml makes Sources from limits.yaml, and a program with its own format can
-// make its own. The parts have their names in limits.yaml, and so do the paths of faults. A part
-// without a Source is treated as made in Go.
+// Source describes how a part of a policy is written in a text, for NewFrom: a value, a mapping or a list. Package limitsyaml
+// makes Sources from limits.yaml, and a program with its own format can make its own. The parts have their names in limits.yaml,
+// and so do the paths of faults. A part without a Source is treated as made in Go.
 type Source struct {
 	// Line and Column are the place of faults, both from 1; 0 for none.
 	Line, Column int
-	// Text is the value as the author of the text would recognise it. If empty, faults print the Go
-	// value.
+	// Text is the value as the author of the text would recognise it. If empty, faults print the Go value.
 	Text string
 	// Bad says that its reader has found a fault of the value: New finds no other.
 	Bad bool
-	// Fields are the parts of a mapping that are present, by name: of a scope, or of a rule. Nil for
-	// anything else.
+	// Fields are the parts of a mapping that are present, by name: of a scope, or of a rule. Nil for anything else.
 	Fields map[string]*Source
 	// Items are the elements of a list: rules, apps or hosts.
 	Items []*Source
 
-	// Name is the name of the text in errors, and Faults are those that its reader has found. Only those
-	// of the Source of a whole policy count.
+	// Name is the name of the text in errors, and Faults are those that its reader has found. Only those of the Source of a whole
+	// policy count.
 	Name   string
 	Faults []Fault
 }
@@ -69,8 +66,7 @@ type written struct {
 
 func (w written) good() bool { return w.set && !w.bad }
 
-// field returns how a field is written. text and set describe the Go value, for a scope or a rule
-// without a Source.
+// field returns how a field is written. text and set describe the Go value, for a scope or a rule without a Source.
 func (s *Source) field(name, text string, set bool) written {
 	if s == nil {
 		return written{text: text, set: set}
@@ -82,8 +78,8 @@ func (s *Source) field(name, text string, set bool) written {
 	return written{at: f.place(), text: cmp.Or(f.Text, text), set: true, bad: f.Bad}
 }
 
-// words has, for each field of limits.yaml that takes one of a few words, these words. The parser, its
-// messages and the schema for editors all take them from here.
+// words has, for each field of limits.yaml that takes one of a few words, these words. The parser, its messages and the schema
+// for editors all take them from here.
 var words = map[string][]string{
 	"unmatched":      {string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)},
 	"algorithm":      {string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)},
@@ -92,8 +88,8 @@ var words = map[string][]string{
 	"answers.unit":   {"s", "ms"},
 }
 
-// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error,
-// answers or answers.unit. It returns nil for a field that takes other values.
+// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers or answers.unit. It
+// returns nil for a field that takes other values.
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 const (
@@ -102,8 +98,7 @@ const (
 	maxWeight = 1000
 )
 
-// earliestEnd and latestEnd bound the end of a pause to times that the scripts can count: µs since
-// the epoch.
+// earliestEnd and latestEnd bound the end of a pause to times that the scripts can count: µs since the epoch.
 var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checker collects the faults of a policy.
@@ -120,8 +115,8 @@ func (c *checker) word(w written, path, field string) {
 	}
 }
 
-// scopes checks the names below a tree, and adds them to it. path is where faults have them, and level their level. It
-// goes no deeper than the deepest level that is allowed: a map can contain itself.
+// scopes checks the names below a tree, and adds them to it. path is where faults have them, and level their level. It goes no
+// deeper than the deepest level that is allowed: a map can contain itself.
 func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig, path string, level int) {
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
 		s, from, at := configs[name], source.under(name), diag.PathTo(path, name)

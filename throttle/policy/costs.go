@@ -26,8 +26,8 @@ const (
 	maxUnitBytes = 32
 )
 
-// ParseCosts parses the form that String writes: "requests=1,tokens=1500". The error is about the
-// form, or is that of Costs.Check.
+// ParseCosts parses the form that String writes: "requests=1,tokens=1500". The error is about the form, or is that of
+// Costs.Check.
 func ParseCosts(text string) (Costs, error) {
 	costs := Costs{}
 	for one := range strings.SplitSeq(text, ",") {
@@ -78,9 +78,9 @@ func (c Costs) Zero() bool {
 	return c.Of(Requests) == 0
 }
 
-// Check returns an error unless there are 1 to 16 units, each named by 1 to 32 lower-case letters,
-// digits, '-' and '_', with an amount of 0 to 1e12, and not all amounts are 0. A request that takes
-// nothing is valid for Limiter.Decide, but cannot wait in a queue.
+// Check returns an error unless there are 1 to 16 units, each named by 1 to 32 lower-case letters, digits, '-' and '_', with an
+// amount of 0 to 1e12, and not all amounts are 0. A request that takes nothing is valid for Limiter.Decide, but cannot wait in a
+// queue.
 func (c Costs) Check() error {
 	if err := c.CheckUnits(); err != nil {
 		return err
@@ -120,8 +120,7 @@ func unitReason(unit string) string {
 	return ""
 }
 
-// Under returns the amount that a rule is charged: that of its own unit, or one place for a
-// concurrency rule.
+// Under returns the amount that a rule is charged: that of its own unit, or one place for a concurrency rule.
 func (c Costs) Under(r Rule) int64 {
 	if r.Algorithm == Concurrency {
 		return defaultRequests
@@ -129,9 +128,8 @@ func (c Costs) Under(r Rule) int64 {
 	return c.Of(r.unit())
 }
 
-// CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil.
-// If there are several such rules, the error names the one with the smallest capacity. bounds are
-// the rules that Match returns for s.
+// CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil. If there are several such
+// rules, the error names the one with the smallest capacity. bounds are the rules that Match returns for s.
 func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {
 	var worst *CostError
 	for _, b := range bounds {

@@ -7,22 +7,20 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Fault is one fault of a policy: its place in the text (Line and Column, from 1, or 0 if there is no
-// text), its place in the tree (Path), and what is wrong and what to write instead (Reason). String
-// returns it on one line.
+// Fault is one fault of a policy: its place in the text (Line and Column, from 1, or 0 if there is no text), its place in the
+// tree (Path), and what is wrong and what to write instead (Reason). String returns it on one line.
 type Fault = diag.Fault
 
-// Error reports why a policy is invalid. An invalid policy is rejected as a whole. Faults has every
-// fault that can be found, in the order of the text; after ten thousand, a last one gives the number
-// of further ones. Text that is not YAML has only its YAML faults.
+// Error reports why a policy is invalid. An invalid policy is rejected as a whole. Faults has every fault that can be found, in
+// the order of the text; after ten thousand, a last one gives the number of further ones. Text that is not YAML has only its YAML
+// faults.
 type Error struct {
 	// Name is the name of the file, or "policy" for a policy made in Go.
 	Name   string
 	Faults []Fault
 }
 
-// Error returns every fault, one per line, as "limits.yaml:12:5: path: reason", a form that editors
-// can jump to.
+// Error returns every fault, one per line, as "limits.yaml:12:5: path: reason", a form that editors can jump to.
 func (e *Error) Error() string {
 	var b strings.Builder
 	for i, f := range e.Faults {
@@ -39,8 +37,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// CostError reports a cost that can never pass, however long the task waits. It is permanent until
-// the policy changes.
+// CostError reports a cost that can never pass, however long the task waits. It is permanent until the policy changes.
 type CostError struct {
 	Scope Scope
 	// Rule is the rule that admits least; empty if the cost is below 1, which no policy admits.
@@ -65,8 +62,7 @@ func (e *CostError) Error() string {
 		quote(e.Scope.text), e.Cost, e.Rule, e.Capacity)
 }
 
-// UnmatchedError reports a scope that matches no rule under "unmatched: deny". It is permanent until
-// the policy changes.
+// UnmatchedError reports a scope that matches no rule under "unmatched: deny". It is permanent until the policy changes.
 type UnmatchedError struct{ Scope Scope }
 
 func (e *UnmatchedError) Error() string {
@@ -74,8 +70,7 @@ func (e *UnmatchedError) Error() string {
 		"correct the scope, give it a rule, or write unmatched: allow", quote(e.Scope.text))
 }
 
-// AppError reports that an application may not spend from a scope. It is permanent until the policy
-// changes.
+// AppError reports that an application may not spend from a scope. It is permanent until the policy changes.
 type AppError struct {
 	Scope Scope
 	App   string // the application that asked; empty for one without a name

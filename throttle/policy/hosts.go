@@ -41,8 +41,8 @@ func parseHostPattern(text string) (p hostPattern, fault string) {
 	return p, ""
 }
 
-// hostName returns a host in the form in which it is compared, and whether it is a name rather than
-// an address: letters, digits, '-' and '_'.
+// hostName returns a host in the form in which it is compared, and whether it is a name rather than an address: letters, digits,
+// '-' and '_'.
 func hostName(host string) (name string, isName bool) {
 	if ip, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return ip.Unmap().String(), false
@@ -72,9 +72,8 @@ func hostReason(text string) string {
 	return fault
 }
 
-// Hosts returns the hosts whose answers count for a scope, as in limits.yaml: those of the lowest
-// level of its path that lists any. If no level does, the result is empty, and the answers of all
-// hosts count.
+// Hosts returns the hosts whose answers count for a scope, as in limits.yaml: those of the lowest level of its path that lists
+// any. If no level does, the result is empty, and the answers of all hosts count.
 func (p *Policy) Hosts(s Scope) []string {
 	var hosts []string
 	p.visit(s, func(_ Scope, layers []*tree) {
@@ -85,8 +84,7 @@ func (p *Policy) Hosts(s Scope) []string {
 	return slices.Clone(hosts)
 }
 
-// HostMatches reports whether one of hosts, in the form of Hosts, matches host, which is HOST or
-// HOST:PORT.
+// HostMatches reports whether one of hosts, in the form of Hosts, matches host, which is HOST or HOST:PORT.
 func HostMatches(hosts []string, host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {

@@ -22,11 +22,10 @@ func (w Warning) String() string { return w.Scope + " " + w.Rule + ": " + w.Reas
 // anybody is a name in the place of all names that a policy does not have.
 const anybody = "~"
 
-// Lint returns what is suspicious in a policy, in the order of scopes: an override that changes
-// nothing, the removal of a rule that is not inherited, a rule that can never bind because of a
-// stricter rule above it, a calendar that resets on days that some months lack, and rules whose unit may
-// let all tasks pass, or none. It costs one Match
-// for each scope that the policy names, and one more for each whose last name is not "*".
+// Lint returns what is suspicious in a policy, in the order of scopes: an override that changes nothing, the removal of a rule
+// that is not inherited, a rule that can never bind because of a stricter rule above it, a calendar that resets on days that some
+// months lack, and rules whose unit may let all tasks pass, or none. It costs one Match for each scope that the policy names, and
+// one more for each whose last name is not "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
@@ -79,8 +78,8 @@ func monthNames(months []time.Month) string {
 	return strings.Join(names, ", ")
 }
 
-// siblingOf returns the path of "*" beside the last name of path, for the names that the policy does
-// not have. It is empty if the last name is "*" itself.
+// siblingOf returns the path of "*" beside the last name of path, for the names that the policy does not have. It is empty if the
+// last name is "*" itself.
 func siblingOf(path string) string {
 	if i := strings.LastIndexByte(path, '/'); path[i+1:] != anyName {
 		return path[:i+1] + anyName
@@ -103,8 +102,8 @@ func (p *Policy) matchedAt(pattern string) []MatchedRule {
 	return rules
 }
 
-// bindsBefore returns a rule of a higher level that never admits more than r does, in any time. r
-// then denies nothing that this rule admits. It is empty if there is none.
+// bindsBefore returns a rule of a higher level that never admits more than r does, in any time. r then denies nothing that this
+// rule admits. It is empty if there is none.
 func bindsBefore(path []MatchedRule, r Rule, level int) string {
 	for _, b := range path {
 		if b.Scope.Len() < level && !b.Rule.Shadow && b.Rule.Active == nil && !b.Paused() && within(b.Rule, r) {

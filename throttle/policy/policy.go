@@ -2,13 +2,12 @@
 //
 //	limiter, err := throttle.New(rdb, policy.PerSecond("payments", 100), throttle.Config{})
 //
-// A Policy is a tree of names. It determines the rules of each scope: payments/acme/refunds is
-// subject to the rules of payments, of payments/acme and of payments/acme/refunds (Policy.Match). It
-// is immutable. A policy that is built in Go (New, PerSecond) and one that was read from a file
-// (NewFrom) are checked alike.
+// A Policy is a tree of names. It determines the rules of each scope: payments/acme/refunds is subject to the rules of payments,
+// of payments/acme and of payments/acme/refunds (Policy.Match). It is immutable. A policy that is built in Go (New, PerSecond)
+// and one that was read from a file (NewFrom) are checked alike.
 //
-// The package does no file access and knows no Redis. Package limitsyaml reads and writes
-// limits.yaml, package throttle decides, and package policystore distributes policies to processes.
+// The package does no file access and knows no Redis. Package limitsyaml reads and writes limits.yaml, package throttle decides,
+// and package policystore distributes policies to processes.
 package policy
 
 import (
@@ -26,8 +25,8 @@ type Unmatched string
 
 // The treatments of a scope that matches no rule.
 const (
-	// UnmatchedDeny rejects the scope. Its tasks are not enqueued, and tasks enqueued before a change of
-	// the limits wait for a rule.
+	// UnmatchedDeny rejects the scope. Its tasks are not enqueued, and tasks enqueued before a change of the limits wait for a
+	// rule.
 	UnmatchedDeny Unmatched = "deny"
 	// UnmatchedFail rejects the scope too, and its tasks fail permanently when a worker picks them up.
 	UnmatchedFail Unmatched = "fail"
@@ -43,13 +42,12 @@ const (
 	PauseInherited Pause = ""
 	// PauseOn pauses the level and all levels below it: no task that spends from them starts.
 	PauseOn Pause = "true"
-	// PauseOff overrides the pause of "*" of its level for one name. A pause at a level above still
-	// applies.
+	// PauseOff overrides the pause of "*" of its level for one name. A pause at a level above still applies.
 	PauseOff Pause = "false"
 )
 
-// PausedRule is the name of the rule that a paused level adds to the scopes at and below it. No rule
-// of a policy can have this name: it contains a '/'.
+// PausedRule is the name of the rule that a paused level adds to the scopes at and below it. No rule of a policy can have this
+// name: it contains a '/'.
 const PausedRule = "/paused"
 
 // pausedRule admits no task, like any suspended rule, whatever the state of Redis.
@@ -58,15 +56,15 @@ var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Seco
 // Paused reports whether this is not a rule of the policy, but the pause of its level until Until.
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
-// ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the
-// rules of every name of its level. The rules of a name itself are laid over them, rule by rule.
+// ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the rules of every name of its
+// level. The rules of a name itself are laid over them, rule by rule.
 type ScopeConfig struct {
 	// Rules are in the order in which decisions list them. Their names differ.
 	Rules []Rule
 	// Scopes are the names one level down.
 	Scopes map[string]ScopeConfig
-	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128
-	// bytes, of the characters of a name. Defaults to none.
+	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128 bytes, of the characters of
+	// a name. Defaults to none.
 	Owner string
 	// Hosts are the hosts whose answers count for this level and those below it, as HOST, HOST:PORT or
 	// *.HOST: see Limiter.Report. They replace those of a level above. If empty, they are inherited; if
@@ -75,35 +73,31 @@ type ScopeConfig struct {
 	// Apps are the applications (Config.App) that may spend from this level and those below it, at most
 	// 100. A name's own value replaces that of "*". Defaults to all.
 	Apps []string
-	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to
-	// PauseInherited.
+	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to PauseInherited.
 	Pause Pause
 	// PausedUntil is when a PauseOn ends, by the Redis server's clock. Defaults to never.
 	PausedUntil time.Time
-	// Weight is this name's weight among the names beside it, 1 to 1000. While several wait, they share
-	// what the rules of the level above admit, in units, in proportion to their weights. A name's own
-	// value replaces that of "*". Defaults to 1.
+	// Weight is this name's weight among the names beside it, 1 to 1000. While several wait, they share what the rules of the
+	// level above admit, in units, in proportion to their weights. A name's own value replaces that of "*". Defaults to 1.
 	Weight int64
-	// Shares declares names one level down as classes, at most 100, in place of their weights. A name's
-	// own value replaces that of "*".
+	// Shares declares names one level down as classes, at most 100, in place of their weights. A name's own value replaces that
+	// of "*".
 	Shares map[string]Share
-	// Answers is how an API's answers affect this level and those below it. If a level itself sets
-	// AnswersHeed or AnswersRefusals, answers to calls of the scopes below it correct its rules too. Defaults to that of
-	// the level above, and to AnswersHeed.
+	// Answers is how an API's answers affect this level and those below it. If a level itself sets AnswersHeed or
+	// AnswersRefusals, answers to calls of the scopes below it correct its rules too. Defaults to that of the level above, and to
+	// AnswersHeed.
 	Answers Answers
-	// Corrects bounds how far answers correct the rules at this level and below it. It needs
-	// AnswersHeed or AnswersRefusals. A level with Answers replaces all that levels above say of answers.
+	// Corrects bounds how far answers correct the rules at this level and below it. It needs AnswersHeed or AnswersRefusals. A
+	// level with Answers replaces all that levels above say of answers.
 	Corrects Corrects
-	// Refusals is how an API's refusals are treated at this level and below it. It needs another word than
-	// AnswersIgnore.
+	// Refusals is how an API's refusals are treated at this level and below it. It needs another word than AnswersIgnore.
 	Refusals Refusals
-	// ResetUnit is the unit of resets that an API gives as plain numbers: "s" or "ms". By default they are seconds,
-	// unless only milliseconds fit a rule; see Limiter.Report.
+	// ResetUnit is the unit of resets that an API gives as plain numbers: "s" or "ms". By default they are seconds, unless only
+	// milliseconds fit a rule; see Limiter.Report.
 	ResetUnit string
 }
 
-// Policy is all rules by scope. It is immutable and safe for concurrent use.
-// The zero Policy has no rules and denies every scope.
+// Policy is all rules by scope. It is immutable and safe for concurrent use. The zero Policy has no rules and denies every scope.
 type Policy struct {
 	unmatched Unmatched
 	root      tree
@@ -122,11 +116,10 @@ type tree struct {
 // MatchedRule is a rule at the level at which it counts for a scope.
 type MatchedRule struct {
 	Rule Rule
-	// Scope is the prefix of the task's scope at which the rule counts. Tasks with the same prefix share
-	// the limit.
+	// Scope is the prefix of the task's scope at which the rule counts. Tasks with the same prefix share the limit.
 	Scope Scope
-	// Pattern is where the policy has the rule, with "*" where it has the rule for every name:
-	// payments/*/refunds. It contains no name that only a task has brought.
+	// Pattern is where the policy has the rule, with "*" where it has the rule for every name: payments/*/refunds. It contains no
+	// name that only a task has brought.
 	Pattern string
 	// Until is when a pause ends. It is the zero time for a pause without an end, and for a rule.
 	Until time.Time
@@ -137,14 +130,14 @@ type MatchedRule struct {
 	Heeds bool
 }
 
-// New returns the policy of a tree of limits, with every default written out. It keeps no part of
-// limits. An empty unmatched means UnmatchedDeny. The error is an *Error with every fault.
+// New returns the policy of a tree of limits, with every default written out. It keeps no part of limits. An empty unmatched
+// means UnmatchedDeny. The error is an *Error with every fault.
 func New(unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	return NewFrom(nil, unmatched, limits)
 }
 
-// NewFrom is New for limits that were read from a text: faults have the lines of source, and quote
-// it. Those that source has already are in the error too.
+// NewFrom is New for limits that were read from a text: faults have the lines of source, and quote it. Those that source has
+// already are in the error too.
 func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig) (*Policy, error) {
 	c, name := &checker{}, "policy"
 	if source != nil {
@@ -161,14 +154,14 @@ func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig)
 	return p, nil
 }
 
-// Single returns a policy of one rule at one provider, the first name of scopes. Everything that is
-// spent from the provider or from a scope below it counts under the rule. The error is an *Error.
+// Single returns a policy of one rule at one provider, the first name of scopes. Everything that is spent from the provider or
+// from a scope below it counts under the rule. The error is an *Error.
 func Single(provider string, rule Rule) (*Policy, error) {
 	return New(UnmatchedDeny, map[string]ScopeConfig{provider: {Rules: []Rule{rule}}})
 }
 
-// PerSecond returns a policy under which at most limit units are spent from a provider in any second.
-// It panics where the provider is no name, or the limit is not 0 to MaxLimit.
+// PerSecond returns a policy under which at most limit units are spent from a provider in any second. It panics where the
+// provider is no name, or the limit is not 0 to MaxLimit.
 func PerSecond(provider string, limit int64) *Policy { return window(provider, limit, time.Second) }
 
 // PerMinute is PerSecond for any minute.
@@ -187,18 +180,16 @@ func window(provider string, limit int64, per time.Duration) *Policy {
 
 // Match returns the rules of a scope, outermost level first.
 //
-// Under each node that covers a level, up to two nodes cover the next level of the path: that of its
-// name, and that of "*". Nodes of the name take precedence over those of "*". Among either,
-// precedence follows that of the parents. A rule replaces as a whole the rule of the same name in a
-// node of lower precedence, and keeps its place. Unlimited removes that rule. All other rules stay.
+// Under each node that covers a level, up to two nodes cover the next level of the path: that of its name, and that of "*". Nodes
+// of the name take precedence over those of "*". Among either, precedence follows that of the parents. A rule replaces as a whole
+// the rule of the same name in a node of lower precedence, and keeps its place. Unlimited removes that rule. All other rules
+// stay.
 //
-// A paused level has PausedRule before its other rules, even if the pause has ended by now: see
-// MatchedRule.Until.
+// A paused level has PausedRule before its other rules, even if the pause has ended by now: see MatchedRule.Until.
 //
-// If a scope matches no rule, the error is an *UnmatchedError; under UnmatchedAllow there is no rule
-// and no error. A scope whose rules were all removed counts as matched: it has no rule, and no error
-// in either case. Match costs one map look-up for each node that covers a level, whatever the size
-// of the policy, and allocates the answer.
+// If a scope matches no rule, the error is an *UnmatchedError; under UnmatchedAllow there is no rule and no error. A scope whose
+// rules were all removed counts as matched: it has no rule, and no error in either case. Match costs one map look-up for each
+// node that covers a level, whatever the size of the policy, and allocates the answer.
 func (p *Policy) Match(s Scope) ([]MatchedRule, error) {
 	return p.MatchAt(s, time.Time{})
 }
@@ -212,9 +203,9 @@ func (p *Policy) MatchAt(s Scope, at time.Time) ([]MatchedRule, error) {
 	return bounds, nil
 }
 
-// Check returns the error that no wait can resolve: an *UnmatchedError for a scope that matches no
-// rule, or a *CostError for a cost below 1 or above what a rule can ever admit. Rules with limit 0,
-// concurrency rules, shadow rules and rules with Active bound no cost. It costs one Match.
+// Check returns the error that no wait can resolve: an *UnmatchedError for a scope that matches no rule, or a *CostError for a
+// cost below 1 or above what a rule can ever admit. Rules with limit 0, concurrency rules, shadow rules and rules with Active
+// bound no cost. It costs one Match.
 func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: s, Cost: cost}
@@ -238,12 +229,11 @@ func (p *Policy) CheckCosts(s Scope, costs Costs) error {
 	return CheckMatched(s, bounds, costs.Under)
 }
 
-// usualLayers is the number of trees that cover a level in an ordinary policy. More of them cost an
-// allocation.
+// usualLayers is the number of trees that cover a level in an ordinary policy. More of them cost an allocation.
 const usualLayers = 8
 
-// resolve combines, level by level, the trees that cover the path. matched reports whether the path
-// has any rule, even a removed one, or a pause.
+// resolve combines, level by level, the trees that cover the path. matched reports whether the path has any rule, even a removed
+// one, or a pause.
 func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched bool) {
 	var here, above [usualLayers]*tree
 	layers, next := append(here[:0], &p.root), above[:0]
@@ -273,8 +263,7 @@ func (p *Policy) visit(s Scope, visit func(level Scope, layers []*tree)) {
 	}
 }
 
-// lastWith returns the last of layers for which has is true, nil if there is none: a name's own value
-// replaces that of "*".
+// lastWith returns the last of layers for which has is true, nil if there is none: a name's own value replaces that of "*".
 func lastWith(layers []*tree, has func(*tree) bool) *tree {
 	for i := len(layers) - 1; i >= 0; i-- { // without an iterator, which allocates
 		if has(layers[i]) {
@@ -284,8 +273,7 @@ func lastWith(layers []*tree, has func(*tree) bool) *tree {
 	return nil
 }
 
-// pauseOf returns the pause of a level that layers cover, if it is paused at a time. The value of
-// the name replaces that of "*".
+// pauseOf returns the pause of a level that layers cover, if it is paused at a time. The value of the name replaces that of "*".
 func pauseOf(layers []*tree, level Scope, at time.Time) (b MatchedRule, paused bool) {
 	t := lastWith(layers, func(t *tree) bool { return t.Pause != PauseInherited })
 	if t == nil || t.Pause != PauseOn || !t.PausedUntil.IsZero() && !at.Before(t.PausedUntil) {
@@ -300,13 +288,12 @@ func (p *Policy) Unmatched() Unmatched { return cmp.Or(p.unmatched, UnmatchedDen
 // Denies reports whether scopes that match no rule are rejected, by UnmatchedDeny or UnmatchedFail.
 func (p *Policy) Denies() bool { return p.unmatched != UnmatchedAllow }
 
-// Names reports whether the policy lists the provider by its own name. A provider that only "*"
-// covers may be a customer's name.
+// Names reports whether the policy lists the provider by its own name. A provider that only "*" covers may be a customer's name.
 func (p *Policy) Names(provider string) bool { return p.root.scopes[provider] != nil }
 
-// Rules returns all rules of the policy, each with the pattern at which it stands, such as
-// payments/*. The rules of a level are in their order, before those of the levels below it; levels
-// are in no order. Removals (Rule.Unlimited) are included. It does no I/O.
+// Rules returns all rules of the policy, each with the pattern at which it stands, such as payments/*. The rules of a level are
+// in their order, before those of the levels below it; levels are in no order. Removals (Rule.Unlimited) are included. It does no
+// I/O.
 func (p *Policy) Rules() iter.Seq2[string, Rule] {
 	return func(yield func(string, Rule) bool) { p.root.each(yield) }
 }
@@ -329,8 +316,8 @@ func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 	return true
 }
 
-// under appends the trees of the level below layers, lowest precedence first: those that every name
-// inherits, then those of this name.
+// under appends the trees of the level below layers, lowest precedence first: those that every name inherits, then those of this
+// name.
 func under(dst, layers []*tree, name string) []*tree {
 	for _, layer := range layers {
 		if layer.every != nil {
@@ -345,8 +332,8 @@ func under(dst, layers []*tree, name string) []*tree {
 	return dst
 }
 
-// fold appends the rules of one level, each layer laid over the layers before it. A removal keeps
-// its place until the end, and so does a rule that a later layer adds again.
+// fold appends the rules of one level, each layer laid over the layers before it. A removal keeps its place until the end, and so
+// does a rule that a later layer adds again.
 func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	start, removed := len(bounds), false
 	for _, layer := range layers {
@@ -378,14 +365,14 @@ func (p *Policy) has(is func(Rule) bool) bool {
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
-// SharesLimits reports whether any rule of the policy, except shadow rules, has the failure policy
-// FailShare, which needs Limiter.Heartbeat.
+// SharesLimits reports whether any rule of the policy, except shadow rules, has the failure policy FailShare, which needs
+// Limiter.Heartbeat.
 func (p *Policy) SharesLimits() bool {
 	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
 }
 
-// Limits returns the policy as a tree of which New makes an equal policy, for programs that edit it.
-// The caller may keep and change the tree.
+// Limits returns the policy as a tree of which New makes an equal policy, for programs that edit it. The caller may keep and
+// change the tree.
 func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 	return p.Unmatched(), p.root.config().Scopes
 }
@@ -403,8 +390,8 @@ func (t *tree) config() ScopeConfig {
 	return s
 }
 
-// Digest returns a hash of the policy: policies of the same limits have the same digest, in any process. It
-// copies the whole policy.
+// Digest returns a hash of the policy: policies of the same limits have the same digest, in any process. It copies the whole
+// policy.
 func (p *Policy) Digest() uint64 {
 	unmatched, limits := p.Limits()
 	h := fnv.New64a()

@@ -95,8 +95,7 @@ func (r Rule) fieldsInGo() map[string]written {
 	return fields
 }
 
-// fault reports a fault of a field at the place of the field, and of a missing field at the place of
-// its rule.
+// fault reports a fault of a field at the place of the field, and of a missing field at the place of its rule.
 func (c *ruleCheck) fault(field, format string, args ...any) {
 	path, w := c.scope+".rules["+strconv.Itoa(c.index)+"]", c.field(field)
 	reason := field + " " + fmt.Sprintf(format, args...)
@@ -111,8 +110,8 @@ func (c *ruleCheck) fault(field, format string, args ...any) {
 	c.Add(w.at, path+"."+field, reason)
 }
 
-// run checks the rule. A field that already has a fault counts as present, and its value is not
-// used, so that one mistake is one fault.
+// run checks the rule. A field that already has a fault counts as present, and its value is not used, so that one mistake is one
+// fault.
 func (c *ruleCheck) run() {
 	c.checkName()
 	if c.Unlimited {
@@ -191,8 +190,7 @@ func (c *ruleCheck) checkWord(field, word string) {
 	}
 }
 
-// company lists the fields that do not go with every algorithm, each with the algorithms that it
-// goes with.
+// company lists the fields that do not go with every algorithm, each with the algorithms that it goes with.
 var company = []struct {
 	field      string
 	algorithms []Algorithm
@@ -248,9 +246,8 @@ func (c *ruleCheck) checkTime(f string, d, least, most time.Duration) {
 	}
 }
 
-// checkMargin requires a margin below per, and below half of per for a fixed window: a larger one
-// would leave nothing to admit. The periods of a calendar vary, so the shortest possible period
-// counts.
+// checkMargin requires a margin below per, and below half of per for a fixed window: a larger one would leave nothing to admit.
+// The periods of a calendar vary, so the shortest possible period counts.
 func (c *ruleCheck) checkMargin() {
 	if c.Algorithm == Calendar && c.good("margin") && c.Margin >= shortestPeriod/2 {
 		c.fault("margin", "is %s; with calendar it must be less than %s, half of the shortest period that cron has",

@@ -16,24 +16,21 @@ const (
 	maxScopeBytes = maxLevels*diag.MaxNameBytes + maxLevels - 1
 )
 
-// anyName is the name under which limits.yaml has the rules of every name of a level. A task cannot
-// use it, so it never collides with a real name.
+// anyName is the name under which limits.yaml has the rules of every name of a level. A task cannot use it, so it never collides
+// with a real name.
 const anyName = "*"
 
-// Scope is the path that a task spends from, outermost name first: payments/acme/refunds is
-// provider, tenant, endpoint.
+// Scope is the path that a task spends from, outermost name first: payments/acme/refunds is provider, tenant, endpoint.
 //
-// It is a value: two Scopes are == exactly when they are the same path, so it can be a map key. It may
-// contain a customer's name, which then appears in keys and logs. The zero Scope has no names and
-// matches no rule.
+// It is a value: two Scopes are == exactly when they are the same path, so it can be a map key. It may contain a customer's name,
+// which then appears in keys and logs. The zero Scope has no names and matches no rule.
 type Scope struct{ text string }
 
-// ParseScope parses a path of 1 to 8 names divided by '/'. A name is 1 to 128 bytes of UTF-8 without
-// '/', control characters, U+2028, U+2029 and U+FEFF, and is not "*". All other characters are
-// allowed and stand for themselves: names are not trimmed, folded or normalised.
+// ParseScope parses a path of 1 to 8 names divided by '/'. A name is 1 to 128 bytes of UTF-8 without '/', control characters,
+// U+2028, U+2029 and U+FEFF, and is not "*". All other characters are allowed and stand for themselves: names are not trimmed,
+// folded or normalised.
 //
-// The error is a *ScopeError with the first fault. ParseScope allocates only that: the Scope shares
-// the memory of s.
+// The error is a *ScopeError with the first fault. ParseScope allocates only that: the Scope shares the memory of s.
 func ParseScope(s string) (Scope, error) {
 	if s == "" {
 		return Scope{}, &ScopeError{Scope: s, Reason: "is empty; write names divided by '/', such as payments/acme"}
@@ -89,8 +86,7 @@ func (s Scope) Len() int {
 	return strings.Count(s.text, "/") + 1
 }
 
-// Prefix returns the path of the first n names: s itself if n >= s.Len(), the zero Scope if n <= 0.
-// It does not allocate.
+// Prefix returns the path of the first n names: s itself if n >= s.Len(), the zero Scope if n <= 0. It does not allocate.
 func (s Scope) Prefix(n int) Scope {
 	prefix := Scope{}
 	for ; n > 0 && prefix != s; n-- {
@@ -117,13 +113,13 @@ func (s Scope) below(level Scope) Scope {
 // last returns the innermost name.
 func (s Scope) last() string { return s.text[strings.LastIndexByte(s.text, '/')+1:] }
 
-// JoinScope returns the path of names that come from outside, such as a tenant's id, outermost first:
-// JoinScope("payments", "acme") is payments/acme. Each name is one level, whatever it holds, and two names
-// never become the same: '/', '%', control characters, bytes that are no UTF-8 and a name "*" are written
-// as %2F and the like, and a name longer than 128 bytes ends in a hash of it.
+// JoinScope returns the path of names that come from outside, such as a tenant's id, outermost first: JoinScope("payments",
+// "acme") is payments/acme. Each name is one level, whatever it holds, and two names never become the same: '/', '%', control
+// characters, bytes that are no UTF-8 and a name "*" are written as %2F and the like, and a name longer than 128 bytes ends in a
+// hash of it.
 //
-// The result is empty if there is no name or one is empty, since every caller without a tenant would spend
-// from the same limits otherwise. An empty scope meets no rule.
+// The result is empty if there is no name or one is empty, since every caller without a tenant would spend from the same limits
+// otherwise. An empty scope meets no rule.
 func JoinScope(names ...string) string {
 	escaped := make([]string, len(names))
 	for i, name := range names {

@@ -28,31 +28,31 @@ type Survey struct {
 	Partial bool
 }
 
-// Rule is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn and Limit are those of the scope with the
-// most tasks waiting, Waiting and Queues the sums over all scopes.
+// Rule is the state of one rule of a policy. A rule at a star counts at many scopes: Used, DoneIn and Limit are those of the
+// scope with the most tasks waiting, Waiting and Queues the sums over all scopes.
 type Rule struct {
 	// Pattern is the rule's place in the policy, Rule its name, and Unit what it counts, as in RuleInfo.
 	Pattern, Rule, Unit string
 	Algorithm           policy.Algorithm
 	// Limit is the most units that the rule admits at once.
 	Limit int64
-	// Read says that Used and DoneIn are known. A survey reads the rules of 100 scopes of the policy, and
-	// those of the 64 scopes with the most waiting tasks.
+	// Read says that Used and DoneIn are known. A survey reads the rules of 100 scopes of the policy, and those of the 64 scopes
+	// with the most waiting tasks.
 	Read bool
 	// Used is the number of units taken.
 	Used int64
 	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes they wait.
 	Waiting, Queues int64
-	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits,
-	// throttle.Never if no clock can tell.
+	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits, throttle.Never if no
+	// clock can tell.
 	DoneIn time.Duration
 }
 
 // Queue is the lines of one scope.
 type Queue struct {
 	Scope string
-	// Tasks is the number of waiting tasks, and Ready the number that the rules would admit now, all
-	// together. Ready is known for the 64 scopes with the most.
+	// Tasks is the number of waiting tasks, and Ready the number that the rules would admit now, all together. Ready is known for
+	// the 64 scopes with the most.
 	Tasks, Ready int64
 	// First is the first task of the longest line, zero if that was emptied meanwhile.
 	First waitlist.Ref
@@ -71,12 +71,12 @@ const (
 	surveyedAtOnce    = 8
 )
 
-// Read reads the state of the rules of a limiter's policy, and of the lines of all providers. It changes nothing.
-// It reads 100 providers and 10,000 scopes of each at most.
+// Read reads the state of the rules of a limiter's policy, and of the lines of all providers. It changes nothing. It reads 100
+// providers and 10,000 scopes of each at most.
 //
-// It costs one command, and one for each star-free scope of the policy that has rules and no such scope
-// below it, 100 at most. While tasks wait, it costs what Count of the waiting tasks does for each provider, one command for
-// each of the 200 fullest scopes and one for each of the 64 fullest. The error wraps throttle.ErrUnavailable, or is ctx's.
+// It costs one command, and one for each star-free scope of the policy that has rules and no such scope below it, 100 at most.
+// While tasks wait, it costs what Count of the waiting tasks does for each provider, one command for each of the 200 fullest
+// scopes and one for each of the 64 fullest. The error wraps throttle.ErrUnavailable, or is ctx's.
 func Read(ctx context.Context, l *throttle.Limiter) (Survey, error) {
 	s := newSurvey(l)
 	if err := s.readQueues(ctx); err != nil {

@@ -33,13 +33,12 @@ func Deny(retryAfter time.Duration) Answer {
 // Fail returns an answer with an error, such as throttle.ErrUnavailable or a *policy.CostError.
 func Fail(err error) Answer { return Answer{Err: err} }
 
-// Limiter is a fake of a *throttle.Limiter. Each Allow, AllowAtMost, Decide and Start, and each
-// attempt of Wait, takes one of its answers, in order. When they are used up it answers by Otherwise,
-// and allows everything without that. The zero Limiter allows everything. It is safe for concurrent
-// use, and must not be copied.
+// Limiter is a fake of a *throttle.Limiter. Each Allow, AllowAtMost, Decide and Start, and each attempt of Wait, takes one of its
+// answers, in order. When they are used up it answers by Otherwise, and allows everything without that. The zero Limiter allows
+// everything. It is safe for concurrent use, and must not be copied.
 //
-// Contexts count as they do for a real limiter: a request with an ended context returns the context's
-// error and takes no answer. Start and Wait wait.
+// Contexts count as they do for a real limiter: a request with an ended context returns the context's error and takes no answer.
+// Start and Wait wait.
 type Limiter struct {
 	mu        sync.Mutex
 	answers   []Answer
@@ -60,17 +59,17 @@ func (l *Limiter) Then(answers ...Answer) {
 	l.answers = append(l.answers, answers...)
 }
 
-// Otherwise sets the answer to requests once no other answers are left: by scope, by the number of
-// requests, or always the same, as in an outage that lasts until Otherwise is called again. nil allows
-// everything. Peek calls it too. answer may be called by several goroutines at once.
+// Otherwise sets the answer to requests once no other answers are left: by scope, by the number of requests, or always the same,
+// as in an outage that lasts until Otherwise is called again. nil allows everything. Peek calls it too. answer may be called by
+// several goroutines at once.
 func (l *Limiter) Otherwise(answer func(throttle.Request) Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.otherwise = answer
 }
 
-// Requests returns the requests received, in order, with costs and attempt ids filled in. A request of
-// Allow is for one unit. Requests of Peek are not included.
+// Requests returns the requests received, in order, with costs and attempt ids filled in. A request of Allow is for one unit.
+// Requests of Peek are not included.
 func (l *Limiter) Requests() []throttle.Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,8 +245,8 @@ func (l *Limiter) Refund(_ context.Context, g throttle.Grant) error {
 	return nil
 }
 
-// Lease returns a context that LoseLeases ends, and a lease whose release does
-// nothing. A zero grant holds nothing, and the context is ctx itself.
+// Lease returns a context that LoseLeases ends, and a lease whose release does nothing. A zero grant holds nothing, and the
+// context is ctx itself.
 func (l *Limiter) Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease) {
 	if g.Zero() {
 		return ctx, &throttle.Lease{}

@@ -1,14 +1,12 @@
 // Package throttletest supports tests of programs that use package throttle.
 //
-// [Limiter] is a fake with scripted answers: it decides nothing, returns its script and records the
-// requests. Use it to test what a program does when it is limited, when it has to wait and when Redis
-// is unavailable.
+// [Limiter] is a fake with scripted answers: it decides nothing, returns its script and records the requests. Use it to test what
+// a program does when it is limited, when it has to wait and when Redis is unavailable.
 //
-// [New] is a real limiter over a Redis in memory, without a network, that works in bubbles of
-// testing/synctest: there an hour of limits takes no time, durations are exact, and waiting moves the
-// clock. Use it to test that limits are correct. [NewWithRedis] also returns that Redis, to take it
-// down ([Redis.Close]), to move its clock outside of a bubble ([Redis.Advance]) or to set that to a
-// date ([Redis.SetTime]).
+// [New] is a real limiter over a Redis in memory, without a network, that works in bubbles of testing/synctest: there an hour of
+// limits takes no time, durations are exact, and waiting moves the clock. Use it to test that limits are correct. [NewWithRedis]
+// also returns that Redis, to take it down ([Redis.Close]), to move its clock outside of a bubble ([Redis.Advance]) or to set
+// that to a date ([Redis.SetTime]).
 package throttletest
 
 import (
@@ -34,8 +32,8 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// New returns a limiter over a Redis of its own, in memory, which ends with t.
-// In a bubble of testing/synctest, given that bubble's own t, both use the bubble's clock. It takes one cfg at most.
+// New returns a limiter over a Redis of its own, in memory, which ends with t. In a bubble of testing/synctest, given that
+// bubble's own t, both use the bubble's clock. It takes one cfg at most.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		limiter := throttletest.New(t, policy)
@@ -49,8 +47,7 @@ func New(t TB, policy *policy.Policy, cfg ...throttle.Config) *throttle.Limiter 
 	return limiter
 }
 
-// NewWithRedis is New that also returns the Redis, for tests that break it or
-// move its clock.
+// NewWithRedis is New that also returns the Redis, for tests that break it or move its clock.
 func NewWithRedis(t TB, policy *policy.Policy, cfg ...throttle.Config) (*throttle.Limiter, *Redis) {
 	t.Helper()
 	if len(cfg) > 1 {
@@ -76,8 +73,8 @@ func Policy(t TB, limits string) *policy.Policy {
 	return policy
 }
 
-// Redis is the in-memory server that a limiter of [NewWithRedis] uses. Besides the methods here it has
-// all those of a miniredis: SetError makes it answer every command with an error, Keys lists its keys.
+// Redis is the in-memory server that a limiter of [NewWithRedis] uses. Besides the methods here it has all those of a miniredis:
+// SetError makes it answer every command with an error, Keys lists its keys.
 type Redis struct {
 	*miniredis.Miniredis
 	t TB
@@ -117,8 +114,8 @@ func (r *Redis) Advance(d time.Duration) {
 }
 
 // SetTime sets the server's clock to a date, for tests of calendars and of rules that hold in certain hours. From then on it
-// moves by SetTime and Advance alone, as described there. Keys live on until the clock has passed their time. An earlier date is a
-// clock that steps back, which limits survive: begin with the earliest.
+// moves by SetTime and Advance alone, as described there. Keys live on until the clock has passed their time. An earlier date is
+// a clock that steps back, which limits survive: begin with the earliest.
 func (r *Redis) SetTime(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,8 +123,8 @@ func (r *Redis) SetTime(t time.Time) {
 	r.Miniredis.SetTime(t)
 }
 
-// Client returns a client of the server, for packages such as asynq and policystore, that is closed
-// when the test ends. It dials no socket, so it works in a bubble. Each call returns a new client.
+// Client returns a client of the server, for packages such as asynq and policystore, that is closed when the test ends. It dials
+// no socket, so it works in a bubble. Each call returns a new client.
 func (r *Redis) Client() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                     "miniredis:0", // never dialled

@@ -112,8 +112,8 @@ var roles = map[string]role{
 	"interval-milliseconds": windowRole, "resource": nameRole, "name": nameRole,
 }
 
-// windows are the words for one. A month and a year are the longest that there
-// are, so that a limit over them is never taken for a higher rate than it is.
+// windows are the words for one. A month and a year are the longest that there are, so that a limit over them is never taken for
+// a higher rate than it is.
 var windows = map[string]time.Duration{
 	"second": time.Second, "secondly": time.Second, "minute": time.Minute, "minutely": time.Minute,
 	"hour": time.Hour, "hourly": time.Hour, "day": day, "daily": day, "week": 7 * day, "weekly": 7 * day,
@@ -140,8 +140,8 @@ type subject struct {
 	window time.Duration
 }
 
-// parseName understands <source>-<role>-<unit>-<window> and
-// <source>-<unit>-<window>-<role>, of which unit and window may be missing.
+// parseName understands <source>-<role>-<unit>-<window> and <source>-<unit>-<window>-<role>, of which unit and window may be
+// missing.
 func parseName(name string) (subject, role) {
 	source, rest := cutSource(name)
 	if !isWord(source) {
@@ -176,8 +176,8 @@ func cutSource(name string) (source, rest string) {
 	return source, strings.TrimPrefix(rest, "-")
 }
 
-// cutRole cuts limit-tokens and tokens-limit into tokens and its role. A window
-// alone (daily), and nothing at all, are a limit too.
+// cutRole cuts limit-tokens and tokens-limit into tokens and its role. A window alone (daily), and nothing at all, are a limit
+// too.
 func cutRole(rest string) (part string, r role) {
 	if rest == "" || strings.HasSuffix(rest, "ly") && windows[rest] != 0 {
 		return rest, limitRole
@@ -244,8 +244,7 @@ func isUnitChar(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
 }
 
-// printable cuts a name to its bound, and returns "" for one that is not
-// printable ASCII.
+// printable cuts a name to its bound, and returns "" for one that is not printable ASCII.
 func printable(s string) string {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {

@@ -110,8 +110,7 @@ func (g *group) add(f *field, r role) {
 	}
 }
 
-// findings returns the group's own quota, with the window of the policy that has
-// its limit, and behind it the other policies.
+// findings returns the group's own quota, with the window of the policy that has its limit, and behind it the other policies.
 func (g *group) findings(c clock) []finding {
 	q := newQuota(g.source, g.name, g.unit, g.limits.value(), cmp.Or(g.window, g.interval))
 	q.Remaining, q.Reset = g.remaining.value(), c.longest(g.resetAfters) // written as a wait, it is the more exact
@@ -185,8 +184,7 @@ func shopify(f *field) (Quota, bool) {
 	return q, true
 }
 
-// amazon reads a rate: so many a second, or one in the time that a fraction
-// makes of it. That time is rounded up.
+// amazon reads a rate: so many a second, or one in the time that a fraction makes of it. That time is rounded up.
 func amazon(f *field) (Quota, bool) {
 	values := f.trimmed()
 	if len(values) != 1 {
@@ -262,8 +260,7 @@ func merge(found []finding) []Quota {
 	return quotas
 }
 
-// saysNothing is true of a quota without numbers, and of one of 0: that is how
-// APIs write that they have none.
+// saysNothing is true of a quota without numbers, and of one of 0: that is how APIs write that they have none.
 func (f finding) saysNothing() bool {
 	return f.Limit == 0 || f.Limit == Unknown && f.Remaining == Unknown
 }
@@ -281,8 +278,8 @@ func (f finding) compare(g finding) int {
 	)
 }
 
-// joinTwins joins a plain quota with the one that repeats its numbers and has more of them:
-// Kong writes the limit of its shortest window a second time, with the reset.
+// joinTwins joins a plain quota with the one that repeats its numbers and has more of them: Kong writes the limit of its shortest
+// window a second time, with the reset.
 func joinTwins(found []finding) []finding {
 	twinOf := func(f finding) int {
 		return slices.IndexFunc(found, func(g finding) bool { return f.plain && !g.plain && g.isTwin(f) })
@@ -311,8 +308,8 @@ func (f *finding) fill(g finding) {
 	}
 }
 
-// dropLesser leaves out quotas that a higher rank has too: a plain one if that has one of its unit, and one with a
-// window if that has one of its unit and window. A quota with Remaining is left out only for one with Remaining.
+// dropLesser leaves out quotas that a higher rank has too: a plain one if that has one of its unit, and one with a window if that
+// has one of its unit and window. A quota with Remaining is left out only for one with Remaining.
 func dropLesser(found []finding) []finding {
 	kept := found[:0]
 	for _, f := range found {

@@ -1,14 +1,12 @@
-// Package upstream reads what an API's HTTP answer says about its limits: when to
-// come back, and how much of which quota is left.
+// Package upstream reads what an API's HTTP answer says about its limits: when to come back, and how much of which quota is left.
 //
-// It knows Retry-After and its forms in milliseconds, RateLimit and
-// RateLimit-Policy of the IETF draft (draft-ietf-httpapi-ratelimit-headers) in
-// the current form and in earlier ones, the X-RateLimit family, quotas by unit
-// (tokens, requests) and by window (minute, day), and some vendors' own fields.
-// docs/vendor.md lists them and says how ambiguous ones are decided.
+// It knows Retry-After and its forms in milliseconds, RateLimit and RateLimit-Policy of the IETF draft
+// (draft-ietf-httpapi-ratelimit-headers) in the current form and in earlier ones, the X-RateLimit family, quotas by unit (tokens,
+// requests) and by window (minute, day), and some vendors' own fields. docs/vendor.md lists them and says how ambiguous ones are
+// decided.
 //
-// Values that cannot be understood are left out: an implausible value never becomes a wait. The
-// package does no I/O and has no clock; the caller decides what follows from an answer.
+// Values that cannot be understood are left out: an implausible value never becomes a wait. The package does no I/O and has no
+// clock; the caller decides what follows from an answer.
 package upstream
 
 import (
@@ -19,8 +17,7 @@ import (
 	"time"
 )
 
-// MaxWait bounds Hint.Retry and Quota.Reset. A longer wait is cut to MaxWait, so MaxWait means "that
-// long or longer".
+// MaxWait bounds Hint.Retry and Quota.Reset. A longer wait is cut to MaxWait, so MaxWait means "that long or longer".
 const MaxWait = 31 * day
 
 // MaxQuotas is the largest number of quotas in a Hint.
@@ -33,43 +30,43 @@ const day = 24 * time.Hour
 
 // Hint is what one answer says about the API's limits. The zero Hint says nothing.
 type Hint struct {
-	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty. If it is empty, the
-	// caller vouches for the answer.
+	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty. If it is empty, the caller vouches for the
+	// answer.
 	Host string
-	// Sent is when the call was sent, by the local clock. Read leaves it zero: not known. Calls that were on
-	// their way when a pause of unknown length began say nothing of what the API does after it.
+	// Sent is when the call was sent, by the local clock. Read leaves it zero: not known. Calls that were on their way when a
+	// pause of unknown length began say nothing of what the API does after it.
 	Sent time.Time
 
-	// Unread says that the call succeeded and that its answer was not read: it ends a probe, and raises no limit. Read
-	// leaves it false.
+	// Unread says that the call succeeded and that its answer was not read: it ends a probe, and raises no limit. Read leaves it
+	// false.
 	Unread bool
 
-	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with
-	// a Retry-After, or with a quota that has nothing left until a reset. A quota of 1 has nothing left
-	// after each call, and does not count for that.
+	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with a Retry-After, or
+	// with a quota that has nothing left until a reset. A quota of 1 has nothing left after each call, and does not count for
+	// that.
 	Limited bool
 	// Status is the status of a refusal, for the record. Read leaves it 0 for other answers.
 	Status int
 
-	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown.
-	// It comes from the answer's Retry-After; without one that makes sense, it is the longest Reset of the
-	// quotas that have nothing left. Only a Limited answer has one.
+	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown. It comes from the
+	// answer's Retry-After; without one that makes sense, it is the longest Reset of the quotas that have nothing left. Only a
+	// Limited answer has one.
 	Retry      time.Duration
 	RetryKnown bool
 
-	// Quotas are the limits that the answer gives, at most MaxQuotas. Their order depends only on their
-	// content: the IETF draft's first, then by unit, window and name.
+	// Quotas are the limits that the answer gives, at most MaxQuotas. Their order depends only on their content: the IETF draft's
+	// first, then by unit, window and name.
 	Quotas []Quota
 }
 
 // Quota is one limit of an answer. Limit or Remaining is known.
 type Quota struct {
-	// Name is the policy's name in the IETF draft, or the vendor's name of the limit ("core"); "" if it
-	// has none. At most 64 bytes of printable ASCII.
+	// Name is the policy's name in the IETF draft, or the vendor's name of the limit ("core"); "" if it has none. At most 64
+	// bytes of printable ASCII.
 	Name string
 
-	// Unit is what is counted, in lower case: "requests" by default, "tokens", "input-tokens",
-	// "content-bytes", "concurrent-requests". At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
+	// Unit is what is counted, in lower case: "requests" by default, "tokens", "input-tokens", "content-bytes",
+	// "concurrent-requests". At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
 	Unit string
 
 	Limit     int64         // units in a window, 1 to 2^53-1, or Unknown
@@ -77,31 +74,29 @@ type Quota struct {
 	Reset     time.Duration // from now until it is fully restored, 0 to MaxWait, or Unknown
 	Window    time.Duration // length of the window, at most 366 days; 0 if not given
 
-	// Rate says that Limit in Window is a rate, as Amazon's Selling Partner API gives one. It says nothing
-	// of how many calls may come at once.
+	// Rate says that Limit in Window is a rate, as Amazon's Selling Partner API gives one. It says nothing of how many calls may
+	// come at once.
 	Rate bool
 
-	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF
-	// draft), "x-ratelimit", "anthropic-ratelimit". At most 64 bytes of printable ASCII.
+	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF draft), "x-ratelimit",
+	// "anthropic-ratelimit". At most 64 bytes of printable ASCII.
 	Source string
 }
 
-// Reader reads answers of an API whose header fields mean something else than most APIs' do. The zero Reader reads as
-// Read does.
+// Reader reads answers of an API whose header fields mean something else than most APIs' do. The zero Reader reads as Read does.
 type Reader struct {
-	// ResetUnit is the unit of resets that are plain numbers. Defaults to a second, as in the IETF draft and in most
-	// fields. With a millisecond, numbers below 1e9 are waits, so no longer than 11 days. Retry-After and the IETF
-	// draft's current form are not affected.
+	// ResetUnit is the unit of resets that are plain numbers. Defaults to a second, as in the IETF draft and in most fields. With
+	// a millisecond, numbers below 1e9 are waits, so no longer than 11 days. Retry-After and the IETF draft's current form are
+	// not affected.
 	ResetUnit time.Duration
 }
 
-// Read reads an answer's status and header. Waits count from the answer's own Date if that is
-// plausible, so that the local clock does not matter, and otherwise from now.
+// Read reads an answer's status and header. Waits count from the answer's own Date if that is plausible, so that the local clock
+// does not matter, and otherwise from now.
 //
-// It neither keeps nor changes header, and is safe for concurrent use as long as no goroutine writes
-// to header. An answer without any such field costs one pass over the header's names, about half a
-// microsecond, and allocates nothing; one with them costs some microseconds. At most 64 fields are
-// read, with at most 8 values of 1 KiB each.
+// It neither keeps nor changes header, and is safe for concurrent use as long as no goroutine writes to header. An answer without
+// any such field costs one pass over the header's names, about half a microsecond, and allocates nothing; one with them costs
+// some microseconds. At most 64 fields are read, with at most 8 values of 1 KiB each.
 func Read(status int, header http.Header, now time.Time) Hint {
 	return Reader{}.Read(status, header, now)
 }
@@ -133,8 +128,8 @@ func (h *Hint) refuse(c clock, fields []field) {
 	h.Retry, h.RetryKnown = wait, known
 }
 
-// longestReset returns when the last of the exhausted quotas is fully restored. Only a call that was
-// refused for a limit can have exhausted a quota of 1 more than any other call does.
+// longestReset returns when the last of the exhausted quotas is fully restored. Only a call that was refused for a limit can have
+// exhausted a quota of 1 more than any other call does.
 func longestReset(quotas []Quota, limited bool) (wait time.Duration, known bool) {
 	for _, q := range quotas {
 		if q.Remaining == 0 && q.Reset != Unknown && (limited || q.Limit != 1) {

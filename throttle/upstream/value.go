@@ -11,14 +11,14 @@ const (
 	maxNumber = 1<<53 - 1 // what a double holds exactly, as most APIs' own numbers are
 	maxSpan   = 366 * day // no window or reset that makes sense is longer
 
-	// A number of seconds from epochFrom on and below epochTo is a moment
-	// (2001 to 2286). A thousand times that is one in milliseconds.
+	// A number of seconds from epochFrom on and below epochTo is a moment (2001 to 2286). A thousand times that is one in
+	// milliseconds.
 	epochFrom = 1e9
 	epochTo   = 1e10
 )
 
-// decimal reads ASCII digits with at most one fraction: the whole part, which
-// stops at maxNumber+1, and the fraction in billionths, rounded up.
+// decimal reads ASCII digits with at most one fraction: the whole part, which stops at maxNumber+1, and the fraction in
+// billionths, rounded up.
 func decimal(s string) (whole, billionths int64, ok bool) {
 	digits, fraction, dot := strings.Cut(s, ".")
 	if !isDigits(digits) || dot && !isDigits(fraction) {
@@ -54,8 +54,7 @@ func count(s string) (n int64, ok bool) {
 	return n, ok && n <= maxNumber
 }
 
-// span returns a decimal number of units of time, rounded up to the nanosecond
-// and held within limit.
+// span returns a decimal number of units of time, rounded up to the nanosecond and held within limit.
 func span(whole, billionths int64, unit, limit time.Duration) time.Duration {
 	if whole > int64(limit/unit) {
 		return limit
@@ -69,8 +68,7 @@ func span(whole, billionths int64, unit, limit time.Duration) time.Duration {
 	return min(time.Duration(whole)*unit+part, limit)
 }
 
-// window reads the length of a window in seconds or milliseconds, 0 for one that
-// makes no sense.
+// window reads the length of a window in seconds or milliseconds, 0 for one that makes no sense.
 func window(s string, unit time.Duration) time.Duration {
 	whole, billionths, ok := decimal(s)
 	if !ok || whole > int64(maxSpan/unit) {
@@ -104,15 +102,13 @@ func date(s string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// A clock turns moments into waits: it is the time that it was where the answer
-// was written.
+// A clock turns moments into waits: it is the time that it was where the answer was written.
 type clock struct {
 	now  time.Time
 	unit time.Duration // of resets that are plain numbers
 }
 
-// clock takes the answer's Date, if it is of a time in which a server with a
-// clock can live.
+// clock takes the answer's Date, if it is of a time in which a server with a clock can live.
 func (r Reader) clock(header http.Header, now time.Time) clock {
 	c := clock{now, cmp.Or(r.ResetUnit, time.Second)}
 	if at, err := http.ParseTime(header.Get("Date")); err == nil && epochFrom <= at.Unix() && at.Unix() < epochTo {
@@ -124,10 +120,9 @@ func (r Reader) clock(header http.Header, now time.Time) clock {
 // until returns how long it is until at, 0 for what has gone by.
 func (c clock) until(at time.Time) time.Duration { return max(at.Sub(c.now), 0) }
 
-// reset reads when a quota is whole again: a duration with units, a date, or a
-// number whose size tells what it is: its unit from now up to MaxWait, seconds
-// since 1970, or milliseconds since 1970. A number of any other size, and what
-// is more than a year ahead, is not understood.
+// reset reads when a quota is whole again: a duration with units, a date, or a number whose size tells what it is: its unit from
+// now up to MaxWait, seconds since 1970, or milliseconds since 1970. A number of any other size, and what is more than a year
+// ahead, is not understood.
 func (c clock) reset(s string) (wait time.Duration, ok bool) {
 	if whole, billionths, isNumber := decimal(s); isNumber {
 		wait, ok = c.number(whole, billionths, c.unit)
@@ -151,8 +146,8 @@ func (c clock) number(whole, billionths int64, unit time.Duration) (time.Duratio
 	return 0, false
 }
 
-// retry reads when to come back, if that makes sense, and whether any field asks to. The forms in
-// milliseconds are the more exact, so they go first; of several values of one field the longest counts.
+// retry reads when to come back, if that makes sense, and whether any field asks to. The forms in milliseconds are the more
+// exact, so they go first; of several values of one field the longest counts.
 func (c clock) retry(fields []field) (wait time.Duration, known, asked bool) {
 	for _, form := range []struct {
 		name string
@@ -176,8 +171,8 @@ func (c clock) retry(fields []field) (wait time.Duration, known, asked bool) {
 	return min(wait, MaxWait), known, asked
 }
 
-// retryAfter reads a number of units, a moment since 1970 or a date. is says that it is one of these, and
-// sensible that it is no longer than MaxWait, or a moment at most a year ahead: 2^63-1 is no wait.
+// retryAfter reads a number of units, a moment since 1970 or a date. is says that it is one of these, and sensible that it is no
+// longer than MaxWait, or a moment at most a year ahead: 2^63-1 is no wait.
 func (c clock) retryAfter(s string, unit time.Duration) (wait time.Duration, sensible, is bool) {
 	if at, isDate := date(s); isDate && unit == time.Second {
 		wait = c.until(at)

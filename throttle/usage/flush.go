@@ -18,10 +18,9 @@ import (
 // perPipeline is how many scopes are sent at once. A provider rarely has more.
 const perPipeline = 100
 
-// Flush sends the spending since the last flush, for programs that do not call Run. Costs one round
-// trip for each provider, and two more if a provider has more scopes, or a scope more spenders, than
-// are kept. Spending that could not be sent is lost, not sent again, because it may have been counted.
-// The error wraps Redis's, of one provider if several failed.
+// Flush sends the spending since the last flush, for programs that do not call Run. Costs one round trip for each provider, and
+// two more if a provider has more scopes, or a scope more spenders, than are kept. Spending that could not be sent is lost, not
+// sent again, because it may have been counted. The error wraps Redis's, of one provider if several failed.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
@@ -57,8 +56,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	return first
 }
 
-// admit refuses a provider if the process has recorded so many that their names are probably made up:
-// limits may have a "*" for the provider.
+// admit refuses a provider if the process has recorded so many that their names are probably made up: limits may have a "*" for
+// the provider.
 func (r *Recorder) admit(provider string, now time.Time) error {
 	if start := hours.start(now); start != r.since || r.providers == nil {
 		r.since, r.providers = start, map[string]struct{}{}
@@ -84,8 +83,8 @@ func (r *Recorder) logChange(ctx context.Context, err error) {
 	r.failing = err != nil
 }
 
-// byProvider adds up what was spent at each level, and returns the levels where most
-// was spent, by provider; the provider's own is the first of them.
+// byProvider adds up what was spent at each level, and returns the levels where most was spent, by provider; the provider's own
+// is the first of them.
 func (p *period) byProvider() map[string][]*account {
 	levels := map[policy.Scope]*account{}
 	for _, a := range p.accounts {
@@ -202,8 +201,8 @@ func (b *batch) send(ctx context.Context, accounts []*account) error {
 	return b.shrink(ctx)
 }
 
-// shrink removes the smallest where there are more than are kept. Totals stay, so
-// that what was removed counts as that of others, even if other processes write meanwhile.
+// shrink removes the smallest where there are more than are kept. Totals stay, so that what was removed counts as that of others,
+// even if other processes write meanwhile.
 func (b *batch) shrink(ctx context.Context) error {
 	look, large, popped := b.rdb.Pipeline(), map[string]*redis.MapStringStringCmd{}, map[grain]*redis.ZSliceCmd{}
 	for key, n := range b.used {

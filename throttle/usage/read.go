@@ -23,16 +23,15 @@ const Longest = 31 * day
 // Report is what was spent from a scope and from those below it.
 type Report struct {
 	Scope policy.Scope
-	// From is when the first slot begins: at most 5 minutes before the requested time; 2 hours if that is
-	// more than an hour ago; and a day, by UTC, if that is more than a day ago.
+	// From is when the first slot begins: at most 5 minutes before the requested time; 2 hours if that is more than an hour ago;
+	// and a day, by UTC, if that is more than a day ago.
 	From, To time.Time
-	// All is everything that was recorded. Other is the part of it that Spenders, the largest ones, do
-	// not list.
+	// All is everything that was recorded. Other is the part of it that Spenders, the largest ones, do not list.
 	All, Other Sum
 	// Ends are the runs that did not succeed.
 	Ends Ends
-	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that
-	// Spenders do not list. They are nil if nothing costs by unit.
+	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that Spenders do not list. They
+	// are nil if nothing costs by unit.
 	ByUnit, OtherByUnit map[string]int64
 	Spenders            []Spender // most units first
 	// Shadows are the shadow rules that count at the scope itself and were asked, by name.
@@ -49,10 +48,9 @@ type Spender struct {
 	Last time.Time
 }
 
-// Read returns the spending from a scope within the last since, up to Longest. It uses only the Prefix
-// of cfg. Costs one round trip with at most 32 commands. The report is empty for an unknown scope:
-// nothing was spent from it, or too little to be among the thousand scopes of its provider that are
-// kept.
+// Read returns the spending from a scope within the last since, up to Longest. It uses only the Prefix of cfg. Costs one round
+// trip with at most 32 commands. The report is empty for an unknown scope: nothing was spent from it, or too little to be among
+// the thousand scopes of its provider that are kept.
 //
 // The error is a *policy.ScopeError, one for a since out of range, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
@@ -63,8 +61,8 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	return b.report(slots, now), nil
 }
 
-// ReadDays is Read with one report for each day, by UTC, that the last since covers in part: oldest
-// first, and the last one until now. Its errors and cost are those of Read.
+// ReadDays is Read with one report for each day, by UTC, that the last since covers in part: oldest first, and the last one until
+// now. Its errors and cost are those of Read.
 func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) ([]Report, error) {
 	b, slots, now, err := lately(ctx, rdb, cfg, scope, since, days)
 	if err != nil {
@@ -115,8 +113,8 @@ func openBook(rdb redis.UniversalClient, cfg Config, scope string) (book, error)
 	return book{rdb, s, wire.ScopeKey(prefix, s.String())}, nil
 }
 
-// Used reports whether anything was spent from a scope, or below it, in the last 31 days. Costs one round trip of one command. Its
-// errors are those of Read.
+// Used reports whether anything was spent from a scope, or below it, in the last 31 days. Costs one round trip of one command.
+// Its errors are those of Read.
 func Used(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string) (bool, error) {
 	b, err := openBook(rdb, cfg, scope)
 	if err != nil {
@@ -264,8 +262,7 @@ func (r *Report) finish(by map[By]*Spender) {
 	r.OtherByUnit = r.otherUnits()
 }
 
-// spentOf leaves out the units of which no more was spent than came back of what had been
-// spent before the report begins.
+// spentOf leaves out the units of which no more was spent than came back of what had been spent before the report begins.
 func spentOf(units map[string]int64) map[string]int64 {
 	maps.DeleteFunc(units, func(_ string, n int64) bool { return n <= 0 })
 	if len(units) == 0 {
@@ -301,9 +298,8 @@ type Runs struct {
 	Ends
 }
 
-// Today returns the runs since the day began, by UTC, of each of some scopes, in their order. It uses only
-// the Prefix of cfg. Costs one round trip with a command for each scope. The error is a *policy.ScopeError,
-// or wraps Redis's.
+// Today returns the runs since the day began, by UTC, of each of some scopes, in their order. It uses only the Prefix of cfg.
+// Costs one round trip with a command for each scope. The error is a *policy.ScopeError, or wraps Redis's.
 func Today(ctx context.Context, rdb redis.UniversalClient, cfg Config, scopes []string, now time.Time) ([]Runs, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
@@ -340,20 +336,18 @@ type Point struct {
 	Sum           // of all who spent
 }
 
-// Series returns the spending from a scope and those below it over time, one point for each slot from
-// the slot of from to the one before to. Slots after now are left out, and a slot without spending is
-// a point with zeros.
+// Series returns the spending from a scope and those below it over time, one point for each slot from the slot of from to the one
+// before to. Slots after now are left out, and a slot without spending is a point with zeros.
 //
-// step is the width of the slots, one of those that are kept: 15 seconds, for a quarter of an hour; 5
-// minutes, for an hour; 2 hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. A
-// quarter of an hour has 60 or 61 points of 15 seconds, and a day 12 or 13 of 2 hours. It uses only the
-// Prefix of cfg.
+// step is the width of the slots, one of those that are kept: 15 seconds, for a quarter of an hour; 5 minutes, for an hour; 2
+// hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. A quarter of an hour has 60 or 61 points of 15
+// seconds, and a day 12 or 13 of 2 hours. It uses only the Prefix of cfg.
 //
-// Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of
-// them grow for ten seconds more.
+// Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of them grow for ten seconds
+// more.
 //
-// Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or
-// from out of range, or wraps Redis's.
+// Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or from out of range, or wraps
+// Redis's.
 func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
 	of, err := openBook(rdb, cfg, scope)
 	if err != nil {

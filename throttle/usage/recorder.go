@@ -1,5 +1,5 @@
-// Package usage records who uses a scope: which applications, queues and task types spent from it lately, how many units in how many
-// tasks, and when last. Tokens and whatever else costs by unit are counted separately.
+// Package usage records who uses a scope: which applications, queues and task types spent from it lately, how many units in how
+// many tasks, and when last. Tokens and whatever else costs by unit are counted separately.
 //
 //	recorder, err := usage.New(rdb, usage.Config{App: "billing"})
 //	go recorder.Run(ctx)
@@ -9,21 +9,21 @@
 //
 //	report, err := usage.Read(ctx, rdb, usage.Config{}, "payments", time.Hour)
 //
-// Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is spent
-// from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type, and all else
-// that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records what requests are granted by
-// Allow, Decide and Wait, and by packages roundtrip and inbound. A refund takes it back, Settle corrects it. A program that wants to
-// name a queue or a type calls Spent and Settled itself, and leaves OnSpent out. throttle.Config{OnShadow: recorder.Shadowed} records
-// what shadow rules would have done, at the level at which each counts.
+// Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is
+// spent from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type,
+// and all else that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records what
+// requests are granted by Allow, Decide and Wait, and by packages roundtrip and inbound. A refund takes it back, Settle corrects
+// it. A program that wants to name a queue or a type calls Spent and Settled itself, and leaves OnSpent out.
+// throttle.Config{OnShadow: recorder.Shadowed} records what shadow rules would have done, at the level at which each counts.
 //
-// The record is for people, not for limits: it never decides anything. It is off by the time that clocks of processes differ, and a
-// crash or a fault of Redis loses what was not sent.
+// The record is for people, not for limits: it never decides anything. It is off by the time that clocks of processes differ, and
+// a crash or a fault of Redis loses what was not sent.
 //
-// Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000 combinations of scope, applications, queue and
-// type in memory. In Redis a provider has at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent most,
-// and 8 units besides requests; what others spend counts as "other", and at the levels above. Every key has a TTL, of 32 days at most:
-// slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days. Sums alone are kept in slots of 15 seconds for a
-// quarter of an hour too. docs/operations.md says what that takes.
+// Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000 combinations of scope, applications,
+// queue and type in memory. In Redis a provider has at most 1000 scopes in each slot of time, and a scope 40 combinations, those
+// that spent most, and 8 units besides requests; what others spend counts as "other", and at the levels above. Every key has a
+// TTL, of 32 days at most: slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days. Sums alone are kept in
+// slots of 15 seconds for a quarter of an hour too. docs/operations.md says what that takes.
 package usage
 
 import (
@@ -68,8 +68,7 @@ type Config struct {
 	App string
 	// Observer receives failures. Defaults to none.
 	Observer Observer
-	// Logger gets a line when Redis stops accepting the spending, and one when it accepts it again.
-	// Defaults to none.
+	// Logger gets a line when Redis stops accepting the spending, and one when it accepts it again. Defaults to none.
 	Logger *slog.Logger
 	// Now is the clock by which spending is assigned to slots of time, for tests. Read ignores it. Defaults to time.Now.
 	Now func() time.Time
@@ -138,8 +137,8 @@ type Recorder struct {
 	since     int64
 }
 
-// New returns a Recorder that sends to rdb. rdb may be any client, and the caller keeps its ownership.
-// It does no I/O; call Run. The error names each field of cfg that is wrong.
+// New returns a Recorder that sends to rdb. rdb may be any client, and the caller keeps its ownership. It does no I/O; call Run.
+// The error names each field of cfg that is wrong.
 func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	var faults []error
 	if rdb == nil {
@@ -188,10 +187,9 @@ func (c Config) prefix() (string, error) {
 	return c.Prefix, nil
 }
 
-// Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It
-// does no I/O and does not block. It takes about 100 ns, and does not allocate for a spender that has
-// spent from the scope since the last flush. Impossible spending is lost: from a scope that
-// policy.ParseScope refuses, or of units below 0 or above the largest limit.
+// Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It does no I/O and does not
+// block. It takes about 100 ns, and does not allocate for a spender that has spent from the scope since the last flush.
+// Impossible spending is lost: from a scope that policy.ParseScope refuses, or of units below 0 or above the largest limit.
 func (r *Recorder) Spent(scope string, by By, units int64) {
 	if units == 0 {
 		units = 1
@@ -199,21 +197,19 @@ func (r *Recorder) Spent(scope string, by By, units int64) {
 	r.add(scope, by, Sum{Units: units, Tasks: 1}, nil, 0)
 }
 
-// SpentCosts is Spent for costs by unit. Each unit is counted separately, up to 8 of a scope besides
-// requests, and requests count as its units.
+// SpentCosts is Spent for costs by unit. Each unit is counted separately, up to 8 of a scope besides requests, and requests count
+// as its units.
 func (r *Recorder) SpentCosts(scope string, by By, costs policy.Costs) {
 	r.add(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs, 0)
 }
 
-// Settled corrects spending by its final amount, as throttle.Limiter.Settle corrects a charge: more is
-// the difference of each unit, below 0 if less was spent. It counts at the time of the call, and not
-// as another task. It costs what Spent does.
+// Settled corrects spending by its final amount, as throttle.Limiter.Settle corrects a charge: more is the difference of each
+// unit, below 0 if less was spent. It counts at the time of the call, and not as another task. It costs what Spent does.
 func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	r.add(scope, by, Sum{Units: more[policy.Requests]}, more, -mostUnits)
 }
 
-// Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It
-// costs what Spent does.
+// Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It costs what Spent does.
 func (r *Recorder) Record(s throttle.Spent) {
 	r.add(s.Scope, By{}, Sum{Units: s.Units, Tasks: s.Tasks}, s.Costs, -mostUnits)
 }
@@ -243,8 +239,8 @@ func (r *Recorder) Ended(scope string, how Ends) {
 	}
 }
 
-// Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs
-// what Spent does. Starts without an answer are not counted.
+// Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs what Spent does. Starts
+// without an answer are not counted.
 func (r *Recorder) Shadowed(s throttle.Shadowed) {
 	if s.Outcome != throttle.ShadowAllowed && s.Outcome != throttle.ShadowDenied {
 		return
@@ -256,13 +252,12 @@ func (r *Recorder) Shadowed(s throttle.Shadowed) {
 	}
 }
 
-// Lost returns how many spent units are not in Redis, or not under every level of their scope: because
-// Redis refused them or did not answer, because they cannot have been spent, or because there were
-// more providers than a process records, 100 in two hours.
+// Lost returns how many spent units are not in Redis, or not under every level of their scope: because Redis refused them or did
+// not answer, because they cannot have been spent, or because there were more providers than a process records, 100 in two hours.
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
 
-// Run sends the spending to Redis, every ten seconds and when ctx ends. It then returns, after ten
-// seconds at most. While nothing is spent it sends nothing.
+// Run sends the spending to Redis, every ten seconds and when ctx ends. It then returns, after ten seconds at most. While nothing
+// is spent it sends nothing.
 func (r *Recorder) Run(ctx context.Context) {
 	flush := func() { _ = r.Flush(context.WithoutCancel(ctx)) } // it logs its failure and bounds its time
 	tick := time.NewTicker(flushEvery)

@@ -11,8 +11,7 @@ import (
 // The bounds of what is kept in Redis of one slot of time.
 const (
 	mostScopes = 1000 // of a provider, itself among them
-	// mostBy is of a scope. With three fields each, their hash stays as small as Redis
-	// makes hashes of at most 128 fields.
+	// mostBy is of a scope. With three fields each, their hash stays as small as Redis makes hashes of at most 128 fields.
 	mostBy     = 40
 	mostFields = 4 + 3*mostBy
 	mostKinds  = 8 // units besides requests, of a scope
@@ -27,8 +26,8 @@ type grain struct {
 
 const day = 24 * time.Hour
 
-// Slots of one length answer "the last quarter of an hour" too roughly or "the last
-// month" with too many keys. Days begin and end by UTC.
+// Slots of one length answer "the last quarter of an hour" too roughly or "the last month" with too many keys. Days begin and end
+// by UTC.
 var (
 	minutes = grain{name: "5m", every: 5 * time.Minute, reach: time.Hour}
 	hours   = grain{name: "2h", every: 2 * time.Hour, reach: day}
@@ -50,8 +49,7 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 	return time.Unix(start, 0).Add(g.every + g.reach + spare).Sub(now)
 }
 
-// usedKey is the hash of what was spent from a scope in a slot. scope is what the keys
-// of the scope begin with.
+// usedKey is the hash of what was spent from a scope in a slot. scope is what the keys of the scope begin with.
 //
 //	u, n      units and tasks of all
 //	f, r      runs of all that failed, and that the API refused

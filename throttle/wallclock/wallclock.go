@@ -1,8 +1,7 @@
 // Package wallclock computes when a cron expression is due in a time zone.
 //
-// robfig/cron parses the expression and finds the times that match it, on a clock that never shifts;
-// this package maps those to real moments. There are two ways to do so, and the hour field selects
-// one, as in cron daemons:
+// robfig/cron parses the expression and finds the times that match it, on a clock that never shifts; this package maps those to
+// real moments. There are two ways to do so, and the hour field selects one, as in cron daemons:
 //
 //   - An expression that names hours ("30 2 * * *", "0 8-18 * * *", @daily)
 //     means times of day. Each is due once, at the first moment at which the
@@ -29,12 +28,10 @@ import (
 const (
 	day = 24 * time.Hour
 
-	// reach is how far from UTC the clocks of a zone may be, with room: the
-	// farthest ever was 15:14 hours.
+	// reach is how far from UTC the clocks of a zone may be, with room: the farthest ever was 15:14 hours.
 	reach = 26 * time.Hour
 
-	// horizon is how far a run may be away: eight years, from one leap day to the
-	// next but for the century, with room.
+	// horizon is how far a run may be away: eight years, from one leap day to the next but for the century, with room.
 	horizon = (8*366 + 2) * day
 )
 
@@ -63,8 +60,8 @@ func (s *Schedule) String() string { return s.expr + " in " + s.Zone() }
 // Location returns the time zone, in which Next and Prev answer.
 func (s *Schedule) Location() *time.Location { return s.zone }
 
-// Next returns the first run after t, not at it. It is the zero time when there
-// is none within eight years. It takes microseconds.
+// Next returns the first run after t, not at it. It is the zero time when there is none within eight years. It takes
+// microseconds.
 func (s *Schedule) Next(t time.Time) time.Time {
 	if s.realTime {
 		return s.nextShown(t)
@@ -72,8 +69,8 @@ func (s *Schedule) Next(t time.Time) time.Time {
 	return s.nextReached(t)
 }
 
-// Prev returns the last run before t or at it. It is the zero time when there is
-// none within eight years. It takes well below a millisecond.
+// Prev returns the last run before t or at it. It is the zero time when there is none within eight years. It takes well below a
+// millisecond.
 func (s *Schedule) Prev(t time.Time) time.Time {
 	var last time.Time
 	back := time.Minute
@@ -102,9 +99,8 @@ func (s *Schedule) Prev(t time.Time) time.Time {
 	}
 }
 
-// Gap returns the shortest time between two runs, on a clock that never shifts:
-// whole minutes. Around a shift of the zone's clocks runs can be closer. It takes
-// some milliseconds.
+// Gap returns the shortest time between two runs, on a clock that never shifts: whole minutes. Around a shift of the zone's
+// clocks runs can be closer. It takes some milliseconds.
 func (s *Schedule) Gap() time.Duration {
 	first := s.nextNaive(cycleStart)
 	last, shortest := first, horizon
@@ -117,8 +113,7 @@ func (s *Schedule) Gap() time.Duration {
 	return shortest
 }
 
-// In 28 years from cycleStart every month begins on every weekday, in leap years
-// and others.
+// In 28 years from cycleStart every month begins on every weekday, in leap years and others.
 var (
 	cycleStart = time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC)
 	cycleEnd   = cycleStart.AddDate(28, 0, 0)
@@ -138,8 +133,7 @@ func (s *Schedule) daysApart() time.Duration {
 	return shortest
 }
 
-// naive returns what the clocks of a zone show at t, as if it were UTC: a time
-// that can be counted with.
+// naive returns what the clocks of a zone show at t, as if it were UTC: a time that can be counted with.
 func naive(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(seconds(offset))
@@ -147,8 +141,8 @@ func naive(t time.Time) time.Time {
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
-// nextNaive returns the first naive time after n that matches, or the zero time.
-// robfig/cron looks five years ahead, which leap days are too rare for, and does not know L.
+// nextNaive returns the first naive time after n that matches, or the zero time. robfig/cron looks five years ahead, which leap
+// days are too rare for, and does not know L.
 func (s *Schedule) nextNaive(n time.Time) time.Time {
 	for {
 		next := s.spec.Next(n)
@@ -219,9 +213,9 @@ func (s *Schedule) matches(n time.Time) bool {
 	return s.nextNaive(n.Add(-time.Nanosecond)).Equal(n)
 }
 
-// Lacking returns the months of the expression in which one of its days of month does not exist. February
-// lacks the 29th. It returns none for days that are written with a star, or with days of the week beside
-// them: such an expression does not mean a day of each month.
+// Lacking returns the months of the expression in which one of its days of month does not exist. February lacks the 29th. It
+// returns none for days that are written with a star, or with days of the week beside them: such an expression does not mean a
+// day of each month.
 func (s *Schedule) Lacking() (months []time.Month) {
 	parts := strings.Fields(s.expr)
 	if len(parts) != len(fields) || strings.ContainsAny(parts[dayOfMonth], "*?") || s.spec.Dow&star == 0 {

@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// Window is the minutes that match a cron expression in a time zone, as the zone's clocks
-// show them: what clocks skip is not in it, and what they show twice is in it twice. It is
-// safe for concurrent use.
+// Window is the minutes that match a cron expression in a time zone, as the zone's clocks show them: what clocks skip is not in
+// it, and what they show twice is in it twice. It is safe for concurrent use.
 type Window Schedule
 
-// ParseWindow reads a cron expression of five fields: "* 8-19 * * 1-5" is from 8:00 to
-// 19:59 on weekdays. zone is as [Zone] takes it. An expression that no minute matches, or
-// every minute, is refused. The error is an *Error. Recent expressions are cached, as those of Parse.
+// ParseWindow reads a cron expression of five fields: "* 8-19 * * 1-5" is from 8:00 to 19:59 on weekdays. zone is as [Zone] takes
+// it. An expression that no minute matches, or every minute, is refused. The error is an *Error. Recent expressions are cached,
+// as those of Parse.
 func ParseWindow(expr, zone string) (*Window, error) {
 	const write = `write five fields, such as "* 8-19 * * 1-5"`
 	if text := strings.TrimSpace(expr); strings.HasPrefix(text, "@") {
@@ -34,8 +33,7 @@ func ParseWindow(expr, zone string) (*Window, error) {
 	return (*Window)(s), nil
 }
 
-// MustParseWindow is ParseWindow for constant expressions: it panics where ParseWindow returns an
-// error.
+// MustParseWindow is ParseWindow for constant expressions: it panics where ParseWindow returns an error.
 func MustParseWindow(expr, zone string) *Window { return must(ParseWindow(expr, zone)) }
 
 // Cron returns the expression, as it was written.
@@ -52,8 +50,8 @@ func (w *Window) Holds(t time.Time) bool {
 	return (*Schedule)(w).covers(naive(t.In(w.zone)))
 }
 
-// Changes returns the first moment after t at which the window begins or ends. It is the zero time if
-// there is none within eight years. It takes well below a millisecond.
+// Changes returns the first moment after t at which the window begins or ends. It is the zero time if there is none within eight
+// years. It takes well below a millisecond.
 func (w *Window) Changes(t time.Time) time.Time {
 	s, at := (*Schedule)(w), t.In(w.zone)
 	held := s.covers(naive(at))
@@ -103,8 +101,8 @@ func (s *Schedule) coversDay(n time.Time) bool {
 
 func has(field uint64, n int) bool { return field>>n&1 == 1 }
 
-// nextOff returns the first naive minute after that of n which does not match, or the zero
-// time: whole days and hours that match are passed over.
+// nextOff returns the first naive minute after that of n which does not match, or the zero time: whole days and hours that match
+// are passed over.
 func (s *Schedule) nextOff(n time.Time) time.Time {
 	minutes := bits.OnesCount64(s.spec.Minute&^star) == 60
 	hours := minutes && bits.OnesCount64(s.spec.Hour&^star) == 24
