@@ -201,6 +201,34 @@ func (b *batch) send(ctx context.Context, accounts []*account) error {
 	return b.shrink(ctx)
 }
 
+// longestPeriod bounds the time over which one flush spreads its sums.
+const longestPeriod = time.Minute
+
+// addFine sends what was spent from a scope in the period of the flush, divided among fine slots by the time that the period has
+// in each.
+func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, a *account) {
+	from := b.since
+	if oldest := b.now.Add(-longestPeriod); from.Before(oldest) {
+		from = oldest
+	}
+	sent := Sum{}
+	for at, more := fine.start(from), true; more; at += int64(fine.every / time.Second) {
+		end, upTo := time.Unix(at, 0).Add(fine.every), a.all.Sum
+		if more = end.Before(b.now); more {
+			part := float64(end.Sub(from)) / float64(b.now.Sub(from))
+			upTo = Sum{int64(float64(upTo.Units) * part), int64(float64(upTo.Tasks) * part)}
+		}
+		key, units, tasks := fine.sums(wire.ScopeKey(b.prefix, a.scope.String()), at)
+		for field, n := range map[string]int64{units: upTo.Units - sent.Units, tasks: upTo.Tasks - sent.Tasks} {
+			if n != 0 {
+				pipe.HIncrBy(ctx, key, field, n)
+			}
+		}
+		pipe.PExpire(ctx, key, end.Add(fine.reach+spare).Sub(b.now))
+		sent = upTo
+	}
+}
+
 // shrink removes the smallest where there are more than are kept. Totals stay, so that what was removed counts as that of others,
 // even if other processes write meanwhile.
 func (b *batch) shrink(ctx context.Context) error {

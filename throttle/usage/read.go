@@ -346,7 +346,7 @@ type Point struct {
 // Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of them grow for ten seconds
 // more.
 //
-// Costs one round trip with at most 32 commands. The error is a *policy.ScopeError, one for a step or from out of range, or wraps
+// Costs one round trip with a command for each point. The error is a *policy.ScopeError, one for a step or from out of range, or wraps
 // Redis's.
 func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
 	of, err := openBook(rdb, cfg, scope)
@@ -364,22 +364,19 @@ func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope st
 	if !from.Before(to) {
 		return nil, fmt.Errorf("usage: there is nothing from %s to %s", from.Format(time.RFC3339), to.Format(time.RFC3339))
 	}
-	if g == fine {
-		return of.fineSeries(ctx, from, to)
-	}
 	pipe := rdb.Pipeline()
 	var points []Point
 	var sums []*redis.SliceCmd
 	for start := g.start(from); start <= g.start(to.Add(-1)); start += int64(g.every / time.Second) {
 		points = append(points, Point{At: time.Unix(start, 0)})
-		sums = append(sums, pipe.HMGet(ctx, g.usedKey(of.key, start), fieldUnits, fieldTasks))
+		key, units, tasks := g.sums(of.key, start)
+		sums = append(sums, pipe.HMGet(ctx, key, units, tasks))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, of.failed(err)
 	}
-	for i, one := range sums {
-		fields := one.Val()
-		points[i].Sum = Sum{Units: number(fields[0]), Tasks: number(fields[1])}.spent()
+	for i, sum := range sums {
+		points[i].Sum = Sum{Units: number(sum.Val()[0]), Tasks: number(sum.Val()[1])}.spent()
 	}
 	return points, nil
 }

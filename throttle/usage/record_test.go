@@ -146,9 +146,9 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d commands before a flush", n)
 		}
 		pass(flushEvery)
-		// "18 commands for each scope, and 6 for each who spends from it", "2 to 6" for slots of 15 seconds,
+		// "18 commands for each scope, and 6 for each who spends from it", "3 to 6" for slots of 15 seconds,
 		// and six more for a provider.
-		const want = 3*(18+2+6) + 2*6
+		const want = 3*(18+3+6) + 2*6
 		for _, while := range []time.Duration{0, time.Minute} { // in which nothing is spent
 			pass(while)
 			if commands, pipelines := c.commands.Load(), c.pipelines.Load(); pipelines != 2 || commands != want {

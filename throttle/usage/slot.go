@@ -33,7 +33,13 @@ var (
 	hours   = grain{name: "2h", every: 2 * time.Hour, reach: day}
 	days    = grain{name: "1d", every: day, reach: 31 * day}
 	grains  = []grain{minutes, hours, days}
+
+	// fine slots are for a chart of the last quarter of an hour. They hold sums alone, not who spent. Those of a chunk of time are
+	// in one hash.
+	fine = grain{name: "15s", every: 15 * time.Second, reach: 15 * time.Minute}
 )
+
+const chunk = 5 * time.Minute // that of a slot of minutes
 
 // spare is how much longer slots are kept, for clocks that differ.
 const spare = time.Minute
@@ -61,6 +67,21 @@ func (g grain) ttl(start int64, now time.Time) time.Duration {
 //	s:rule    starts that a shadow rule at the scope was asked about
 //	w:rule    how many of them would have waited
 func (g grain) usedKey(scope string, start int64) string { return g.key(scope, "!used:", start) }
+
+// sums returns where a slot has the units and tasks of all: the key of a hash, and two of its fields. The hash of fine slots is
+//
+//	S     units that were spent in the slot that began S seconds after the chunk
+//	S:n   tasks
+func (g grain) sums(scope string, start int64) (key, units, tasks string) {
+	if g != fine {
+		return g.usedKey(scope, start), fieldUnits, fieldTasks
+	}
+	began := minutes.start(time.Unix(start, 0))
+	units = strconv.FormatInt(start-began, 10)
+	return fineKey(scope, began), units, units + ":n"
+}
+
+func fineKey(scope string, began int64) string { return fine.key(scope, "!spent:", began) }
 
 // scopesKey is a sorted set: the scopes of a provider that have such a hash, by units.
 func (g grain) scopesKey(provider string, start int64) string {
