@@ -319,7 +319,9 @@ func (d *decoder) number(field string, low, high int64) int64 {
 	case err != nil:
 		d.found.add(field, "%s is above %d", clip(text), high)
 	default:
-		checkRange(n, low, high, func(format string, args ...any) { d.found.add(field, format, args...) })
+		if reason := rangeFault(n, low, high); reason != "" {
+			d.found.add(field, "%s", reason)
+		}
 	}
 	return n
 }

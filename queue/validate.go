@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -20,6 +21,9 @@ const (
 
 	maxName  = 256 // bytes of an id or a type
 	maxQueue = 128 // bytes of a queue name
+
+	minDuration = time.Microsecond
+	maxDuration = 10 * 365 * 24 * time.Hour
 )
 
 // Validate returns nil, or an *InvalidError with every fault of the task. It does no I/O. It does not
@@ -29,70 +33,69 @@ func (t Task) Validate() error { return t.validate(time.Now(), nil).err() }
 
 // validate adds to the faults found while reading.
 func (t Task) validate(now time.Time, found faults) faults {
-	check := func(field string, f func(add func(format string, args ...any))) {
-		if !found.has(field) {
-			f(func(format string, args ...any) { found.add(field, format, args...) })
+	check := func(field, reason string) {
+		if reason != "" && !found.has(field) {
+			found.add(field, "%s", reason)
 		}
 	}
-	check("type", func(add adder) { checkType(t.Type, add) })
+	check("type", typeFault(t.Type))
 	if !found.has("scope") {
 		found = append(found, checkScope(t.Scope)...)
 	}
-	check("id", func(add adder) { checkID(t.ID, add) })
-	check("cost", func(add adder) { checkCost(t.Type, t.Cost, t.Costs, add) })
-	check("queue", func(add adder) { checkQueue(t.Queue, add) })
-	check("max_retry", func(add adder) {
-		if t.MaxRetry != nil {
-			checkRange(int64(*t.MaxRetry), 0, MaxRetries, add)
-		}
-	})
-	check("priority", func(add adder) { checkRange(int64(t.Priority), -MaxPriority, MaxPriority, add) })
-	check("delay", func(add adder) { checkDuration(t.Delay, add) })
-	check("timeout", func(add adder) { checkDuration(t.Timeout, add) })
-	check("remember", func(add adder) { checkDuration(t.Remember, add) })
-	check("max_wait", func(add adder) { checkDuration(t.MaxWait, add) })
-	check("deadline", func(add adder) { checkDeadline(t.Deadline, t.Delay, now, add) })
-	if t.Type == TypeHTTP {
-		check("payload", func(add adder) { checkNoPayload(t.Payload, add) })
-		check("http", func(add adder) { checkHasHTTP(t.HTTP, add) })
-		return t.HTTP.validate(found)
+	check("id", idFault(t.ID))
+	check("cost", costsFault(t.Type, t.Cost, t.Costs))
+	check("queue", queueFault(t.Queue))
+	if t.MaxRetry != nil {
+		check("max_retry", rangeFault(int64(*t.MaxRetry), 0, MaxRetries))
 	}
-	check("payload", func(add adder) { checkPayload(t.Payload, add) })
-	check("http", func(add adder) { checkNoHTTP(t.HTTP, add) })
+	check("priority", rangeFault(int64(t.Priority), -MaxPriority, MaxPriority))
+	check("delay", durationFault(t.Delay))
+	check("timeout", durationFault(t.Timeout))
+	check("remember", durationFault(t.Remember))
+	check("max_wait", durationFault(t.MaxWait))
+	check("deadline", deadlineFault(t.Deadline, t.Delay, now))
+	switch isHTTP := t.Type == TypeHTTP; {
+	case isHTTP && t.Payload != nil:
+		check("payload", fmt.Sprintf("a task of type %q has none; its request stands in http", TypeHTTP))
+	case t.Payload != nil && !jsontext.Value(t.Payload).IsValid(jsontext.AllowDuplicateNames(true)):
+		check("payload", "not one JSON value, in UTF-8")
+	}
+	switch isHTTP := t.Type == TypeHTTP; {
+	case isHTTP && t.HTTP == nil:
+		check("http", fmt.Sprintf("required by type %q, with at least a url", TypeHTTP))
+	case isHTTP:
+		found = t.HTTP.validate(found)
+	case t.HTTP != nil:
+		check("http", fmt.Sprintf("only a task of type %q has it; others carry a payload", TypeHTTP))
+	}
 	return found
 }
 
-// adder adds a fault of the field that is being checked.
-type adder = func(format string, args ...any)
-
-func checkType(text string, add adder) {
+func typeFault(text string) string {
 	if strings.TrimSpace(text) == "" {
-		add("required; %q for an outbound request, or a type that a Go program has registered", TypeHTTP)
-		return
+		return fmt.Sprintf("required; %q for an outbound request, or a type that a Go program has registered", TypeHTTP)
 	}
-	checkText(text, add)
+	return nameFault(text)
 }
 
-func checkID(id string, add adder) {
-	switch {
-	case id == "": // a random one
-	case strings.TrimSpace(id) == "":
-		add("only spaces; leave it out for a random id")
-	default:
-		checkText(id, add)
+func idFault(id string) string {
+	if id != "" && strings.TrimSpace(id) == "" {
+		return "only spaces; leave it out for a random id"
 	}
+	return nameFault(id)
 }
 
-// checkText accepts a valid name: short, printable, and valid in asynq's protobuf message.
-func checkText(text string, add adder) {
+// nameFault accepts a valid name: short, printable, and valid in asynq's protobuf message.
+func nameFault(text string) string {
 	switch {
 	case len(text) > maxName:
-		add("%d bytes long; %d at most", len(text), maxName)
+		return fmt.Sprintf("%d bytes long; %d at most", len(text), maxName)
 	case !utf8.ValidString(text):
-		add("not valid UTF-8")
+		return "not valid UTF-8"
 	case strings.ContainsFunc(text, unicode.IsControl):
-		add("%q holds a control character", clip(text))
+		return fmt.Sprintf("%q holds a control character", clip(text))
 	}
+	return ""
 }
 
 func checkScope(text string) faults {
@@ -122,75 +125,85 @@ func costFault(err *policy.CostError) Fault {
 		err.Cost, err.Rule, err.Capacity)}
 }
 
-func checkRange(n, low, high int64, add adder) {
+func rangeFault(n, low, high int64) string {
 	switch {
 	case n < low:
-		add("%d is below %d", n, low)
+		return fmt.Sprintf("%d is below %d", n, low)
 	case n > high:
-		add("%d is above %d", n, high)
+		return fmt.Sprintf("%d is above %d", n, high)
 	}
+	return ""
 }
 
-func checkCost(kind string, cost int64, costs policy.Costs, add adder) {
+func costsFault(kind string, cost int64, costs policy.Costs) string {
 	switch {
 	case cost != 0 && len(costs) > 0:
-		add("%d, and costs by unit as well; write one of the two", cost)
+		return fmt.Sprintf("%d, and costs by unit as well; write one of the two", cost)
 	case cost != 0:
-		checkRange(cost, 1, MaxCost, add)
-	case costs != nil:
-		if err := costs.Check(); err != nil {
-			add("%s", strings.TrimPrefix(err.Error(), "throttle: costs: "))
-		} else if sendsUncounted(kind, costs) {
-			add("%s", sendsARequest)
-		}
+		return rangeFault(cost, 1, MaxCost)
+	case costs == nil:
+		return ""
 	}
+	if err := costs.Check(); err != nil {
+		return strings.TrimPrefix(err.Error(), "throttle: costs: ")
+	}
+	if sendsUncounted(kind, costs) {
+		return sendsARequest
+	}
+	return ""
 }
 
-func checkQueue(name string, add adder) {
+func queueFault(name string) string {
+	const runes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
 	switch {
 	case len(name) > maxQueue:
-		add("%d bytes long; %d at most", len(name), maxQueue)
-	case strings.ContainsFunc(name, func(r rune) bool { return !queueRune(r) }):
-		add("%q; a queue name is letters, digits, _, - and .", clip(name))
+		return fmt.Sprintf("%d bytes long; %d at most", len(name), maxQueue)
+	case strings.Trim(name, runes) != "":
+		return fmt.Sprintf("%q; a queue name is letters, digits, _, - and .", clip(name))
 	}
+	return ""
 }
 
-func queueRune(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.", r)
+// ParseDuration parses a duration as lines and flags have it: a Go duration ("500ms", "1h30m") or
+// whole days ("30d"). Accepted values are 0, and 1 microsecond to ten years.
+func ParseDuration(text string) (time.Duration, error) {
+	d, ok := duration.Parse(text)
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("%q is no duration, such as 500ms, 90s, 24h or 30d", clip(text))
+	case d < 0:
+		return 0, fmt.Errorf("%q is negative", clip(text))
+	case d < minDuration && strings.ContainsAny(text, "123456789"):
+		return 0, fmt.Errorf("%q is below a microsecond", clip(text))
+	case d > maxDuration:
+		return 0, fmt.Errorf("%q is above ten years (3650d)", clip(text))
+	}
+	return d, nil
 }
 
-func checkDeadline(deadline time.Time, delay time.Duration, now time.Time, add adder) {
+// durationFault refuses the values that ParseDuration refuses.
+func durationFault(d time.Duration) string {
+	switch {
+	case d < 0:
+		return fmt.Sprintf("%v is negative", d)
+	case d > 0 && d < minDuration:
+		return fmt.Sprintf("%v is below a microsecond", d)
+	case d > maxDuration:
+		return fmt.Sprintf("%v is above ten years (%v)", d, maxDuration)
+	}
+	return ""
+}
+
+func deadlineFault(deadline time.Time, delay time.Duration, now time.Time) string {
+	text := deadline.Format(time.RFC3339)
 	switch {
 	case deadline.IsZero():
 	case !deadline.After(now):
-		add("%s has passed", deadline.Format(time.RFC3339))
+		return text + " has passed"
 	case deadline.Sub(now) > maxDuration:
-		add("%s is more than ten years away", deadline.Format(time.RFC3339))
+		return text + " is more than ten years away"
 	case !deadline.After(now.Add(delay)):
-		add("%s comes before the delay of %v has passed", deadline.Format(time.RFC3339), delay)
+		return fmt.Sprintf("%s comes before the delay of %v has passed", text, delay)
 	}
-}
-
-func checkPayload(payload []byte, add adder) {
-	if payload != nil && !jsontext.Value(payload).IsValid(jsontext.AllowDuplicateNames(true)) {
-		add("not one JSON value, in UTF-8")
-	}
-}
-
-func checkNoPayload(payload []byte, add adder) {
-	if payload != nil {
-		add("a task of type %q has none; its request stands in http", TypeHTTP)
-	}
-}
-
-func checkHasHTTP(request *HTTP, add adder) {
-	if request == nil {
-		add("required by type %q, with at least a url", TypeHTTP)
-	}
-}
-
-func checkNoHTTP(request *HTTP, add adder) {
-	if request != nil {
-		add("only a task of type %q has it; others carry a payload", TypeHTTP)
-	}
+	return ""
 }

@@ -1,75 +1,43 @@
-// Package duration reads and writes durations in their form in limits.yaml: 500ms, 1m, 24h, 30d.
+// Package duration reads and writes durations in their form in files and flags: 500ms, 1m, 24h, 30d.
 package duration
 
 import (
+	"errors"
 	"math"
-	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// maxText is the maximum length of a text. It is far longer than any duration within the bounds
-// needs, and keeps the exact arithmetic below small.
-const maxText = 64
-
 const day = 24 * time.Hour
 
-var (
-	ofUnits   = regexp.MustCompile(`^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+$`)
-	oneUnit   = regexp.MustCompile(`([0-9.]+)(ns|us|µs|μs|ms|s|m|h)`)
-	days      = regexp.MustCompile(`^[+-]?[0-9]+d$`)
-	unitNanos = map[string]time.Duration{
-		"ns": time.Nanosecond, "us": time.Microsecond, "µs": time.Microsecond, "μs": time.Microsecond,
-		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour,
-	}
-)
+var digits = regexp.MustCompile(`[0-9]+`)
 
 // Parse parses a Go duration or whole days (30d). It loses nothing that a check has to reject: a
-// value beyond time.Duration becomes the nearest time.Duration. A part of a nanosecond, which
-// time.ParseDuration drops, becomes a whole one if the result would otherwise be in whole
-// microseconds.
+// value beyond time.Duration becomes the nearest time.Duration.
 func Parse(text string) (d time.Duration, ok bool) {
-	if len(text) > maxText {
-		return 0, false
+	nearest := time.Duration(math.MaxInt64)
+	if strings.HasPrefix(text, "-") {
+		nearest = math.MinInt64
 	}
-	nanos := new(big.Rat)
-	switch {
-	case days.MatchString(text):
-		nanos.SetString(strings.TrimLeft(strings.TrimSuffix(text, "d"), "+-"))
-		nanos.Mul(nanos, ratio(day))
-	case ofUnits.MatchString(text):
-		for _, part := range oneUnit.FindAllStringSubmatch(text, -1) {
-			count, _ := new(big.Rat).SetString(part[1])
-			nanos.Add(nanos, count.Mul(count, ratio(unitNanos[part[2]])))
+	if count, isDays := strings.CutSuffix(text, "d"); isDays {
+		n, err := strconv.ParseInt(count, 10, 64)
+		if d = time.Duration(n) * day; d/day != time.Duration(n) {
+			d = nearest
 		}
-	default:
+		return d, err == nil || errors.Is(err, strconv.ErrRange)
+	}
+	d, err := time.ParseDuration(text)
+	if err == nil {
+		return d, true
+	}
+	// It is too large if it is a duration with other digits.
+	if _, err = time.ParseDuration(digits.ReplaceAllString(text, "1")); err != nil {
 		return 0, false
 	}
-	if text[0] == '-' {
-		nanos.Neg(nanos)
-	}
-	d = round(nanos)
-	if !nanos.IsInt() && d%time.Microsecond == 0 {
-		d++
-	}
-	return d, true
+	return nearest, true
 }
-
-// round rounds towards zero, and limits the result to the range of time.Duration.
-func round(nanos *big.Rat) time.Duration {
-	whole := new(big.Int).Quo(nanos.Num(), nanos.Denom())
-	switch {
-	case whole.IsInt64():
-		return time.Duration(whole.Int64())
-	case whole.Sign() < 0:
-		return math.MinInt64
-	}
-	return math.MaxInt64
-}
-
-func ratio(d time.Duration) *big.Rat { return new(big.Rat).SetInt64(int64(d)) }
 
 // Format returns the shortest text that Parse reads back as d: 30d, 24h, 1m30s, 250us.
 func Format(d time.Duration) string {

@@ -14,16 +14,13 @@ func TestParse(t *testing.T) {
 		"1h2m3s": 3723 * time.Second, "1us": 1000, "1µs": 1000, "1μs": 1000, "7ns": 7, "+1s": time.Second, "-1m": -time.Minute, "-2d": -2 * day,
 		"0.1h": 6 * time.Minute, "500ns500ns": 1000,
 		// Where a time.Duration ends.
-		"1000000d": math.MaxInt64, "-1000000d": math.MinInt64, "99999999999999999999h": math.MaxInt64,
-		// Below a nanosecond: never whole microseconds.
-		"0.1ns": 1, "1.0000000001s": time.Second + 1, "1.0000005001us": 1001, "-0.1ns": 1,
+		"1000000d": math.MaxInt64, "-1000000d": math.MinInt64, "99999999999999999999h": math.MaxInt64, "-1s99999999999999999999h": math.MinInt64, "99999999999999999999d": math.MaxInt64,
 	} {
 		if got, ok := Parse(text); !ok || got != want {
 			t.Errorf("%q: got %d, %v, want %d", text, got, ok, want)
 		}
 	}
-	for _, text := range []string{"", "1", "s", "d", "1.5d", "1d12h", "1h1d", "1e3s", "1 s", " 1s", "1S", "1w", "--1s", ".s", "1..5s", "1_000s", "0x1s", "∞",
-		"1000000000000000000000000000000000000000000000000000000000000000s"} {
+	for _, text := range []string{"", "1", "s", "d", "1.5d", "1d12h", "1h1d", "1e3s", "1 s", " 1s", "1S", "1w", "--1s", ".s", "1..5s", "1_000s", "0x1s", "∞"} {
 		if got, ok := Parse(text); ok {
 			t.Errorf("%q: got %v, want none", text, got)
 		}
@@ -43,24 +40,17 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// "Parse reads back", and where both read a text, both read the same.
+// "Parse reads back" what Format writes, and reads what time.ParseDuration does.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"1s", "1.5h", "-1us", "30d", "1h0m0.000001s", "+.5ms", "1e3", "9223372036854775807ns", "0.000000000000001h"} {
+	for _, seed := range []string{"1s", "1.5h", "-1us", "30d", "1h0m0.000001s", "+.5ms", "1e3", "9223372036854775807ns"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		got, ok := Parse(text)
-		if want, err := time.ParseDuration(text); err == nil && len(text) <= maxText && text != "0" && text != "+0" && text != "-0" {
-			// time.ParseDuration truncates part by part, and in floating point.
-			const parts = maxText / 2
-			if off := got - want; !ok || off > parts || off < -parts {
-				t.Fatalf("%q: got %d, %v, want %d", text, got, ok, want)
-			}
+		if want, err := time.ParseDuration(text); err == nil && (!ok || got != want) {
+			t.Fatalf("%q: got %d, %v, want %d", text, got, ok, want)
 		}
-		if !ok {
-			return
-		}
-		if again, ok := Parse(Format(got)); !ok || again != got {
+		if again, read := Parse(Format(got)); ok && (!read || again != got) {
 			t.Fatalf("%q: %s reads back as %d, want %d", text, Format(got), again, got)
 		}
 	})

@@ -210,8 +210,6 @@ func TestParseRuleFaults(t *testing.T) {
 		"per negative":  {`{name: r, algorithm: fixed-window, limit: 1, per: -1s}`, `1:72: limits.a.rules[0].per: per is -1s; the least is 1us`},
 		"per 999ns":     {`{name: r, algorithm: fixed-window, limit: 1, per: 999ns}`, `1:72: limits.a.rules[0].per: per is 999ns; the least is 1us`},
 		"per 1500ns":    {`{name: r, algorithm: fixed-window, limit: 1, per: 1500ns}`, `1:72: limits.a.rules[0].per: per is 1500ns, and limits count whole microseconds; write 1us or 2us`},
-		"per 1.0000000001s": {`{name: r, algorithm: fixed-window, limit: 1, per: 1.0000000001s}`,
-			`1:72: limits.a.rules[0].per: per is 1.0000000001s, and limits count whole microseconds; write 1s or 1.000001s`},
 		"per too long": {`{name: r, algorithm: fixed-window, limit: 1, per: 367d}`, `1:72: limits.a.rules[0].per: per is 367d; the most is 366d`},
 		"per far too long": {`{name: r, algorithm: fixed-window, limit: 1, per: 99999999999999999999d}`,
 			`1:72: limits.a.rules[0].per: per is 99999999999999999999d; the most is 366d`},
