@@ -7,6 +7,8 @@ import (
 	"iter"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -136,32 +138,49 @@ func (s *Summary) untold(earliest time.Time) {
 // block forever must watch ctx itself. The source must also be unblocked after a Failed Result: no
 // further entry is taken from it.
 func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
-	belt := newConveyor()
-	defer context.AfterFunc(ctx, belt.end)()
-	exhausted := make(chan bool, 1)
+	b := &batch{client: c, items: make(chan *item, maxItems), ahead: semaphore.NewWeighted(maxBytes)}
+	reading, stop := context.WithCancel(ctx)
+	whole := false
 	go func() {
-		defer belt.end()
-		exhausted <- c.load(ctx, belt, entries)
+		defer close(b.items)
+		whole = b.read(reading, entries)
 	}()
-	sum, err := c.unload(ctx, belt, each)
-	belt.end() // if unload failed, load must stop
-	if whole := <-exhausted; err == nil && !whole {
-		err = ctx.Err()
-	}
-	for _, it := range belt.take(nil) {
+	sum, err := b.send(ctx, each)
+	stop() // where sending failed
+	for it := range b.items {
 		it.drop()
+	}
+	if err == nil && !whole {
+		err = ctx.Err()
 	}
 	return sum, err
 }
 
-// load puts every entry on the belt. It returns false if it had to stop early.
-func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entry]) bool {
+// These bound the items between reading and sending, and with them a batch's memory and the length of
+// a pipeline.
+const (
+	maxItems = 512
+	maxBytes = 2 << 20
+)
+
+// batch is one EnqueueBatch: a goroutine that reads, and one that sends.
+type batch struct {
+	client *Client
+	items  chan *item
+	ahead  *semaphore.Weighted // bytes of payloads
+}
+
+// read reads every entry. It returns false if it had to stop early.
+func (b *batch) read(ctx context.Context, entries iter.Seq[Entry]) bool {
 	for e := range entries {
-		if ctx.Err() != nil {
+		it := b.client.prepare(ctx, e)
+		if b.ahead.Acquire(ctx, it.size()) != nil {
+			it.drop()
 			return false
 		}
-		it := c.prepare(ctx, e)
-		if it.result.State == Failed && ctx.Err() != nil || !belt.put(it) {
+		select {
+		case b.items <- it:
+		case <-ctx.Done():
 			it.drop()
 			return false
 		}
@@ -172,9 +191,28 @@ func (c *Client) load(ctx context.Context, belt *conveyor, entries iter.Seq[Entr
 	return true
 }
 
-// unload sends the items on the belt until its end or the first failure.
-func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) (sum Summary, err error) {
-	asked := ctx
+func (it *item) size() int64 {
+	if it.task == nil {
+		return 0
+	}
+	return min(int64(len(it.task.Payload())), maxBytes)
+}
+
+// gathered returns the items that were read, in order: all that there are, so that a slow source is sent
+// at once and a fast one in long pipelines. It waits for the first, and returns none at the end.
+func (b *batch) gathered(items []*item) []*item {
+	for it := range b.items {
+		b.ahead.Release(it.size())
+		if items = append(items, it); len(b.items) == 0 || len(items) == maxItems {
+			break
+		}
+	}
+	return items
+}
+
+// send sends the items until their end or the first failure.
+func (b *batch) send(ctx context.Context, each func(Result)) (sum Summary, err error) {
+	c, asked := b.client, ctx
 	ctx = context.WithoutCancel(ctx) // entries that were read are still sent
 	last := ""                       // the scope of the latest start, where that waits
 	unknown := untold{}
@@ -182,12 +220,11 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 		sum.Binding = c.turns.binding(ctx, last)
 		c.turns.inspectUntold(asked, &sum, unknown) // who interrupts a batch does not wait for that
 	}()
-	for items := belt.take(nil); items != nil; items = belt.take(items) {
+	for items := b.gathered(nil); len(items) > 0; items = b.gathered(items[:0]) {
 		c.send(ctx, items)
 		for _, it := range items {
 			it.report()
 		}
-		var stop error
 		for _, it := range items {
 			if it.source {
 				return sum, fmt.Errorf("queue: batch stopped: %w", it.result.Err)
@@ -204,12 +241,12 @@ func (c *Client) unload(ctx context.Context, belt *conveyor, each func(Result)) 
 			if each != nil {
 				each(it.result)
 			}
-			if it.result.State == Failed && stop == nil {
-				stop = it.result.Err
+			if it.result.State == Failed && err == nil {
+				err = it.result.Err
 			}
 		}
-		if stop != nil {
-			return sum, stop
+		if err != nil {
+			return sum, err
 		}
 	}
 	return sum, nil

@@ -254,7 +254,7 @@ type forgetful struct {
 }
 
 func (f *forgetful) Write(p []byte) (int, error) {
-	f.asked = f.asked || bytes.Contains(p, []byte("evalsha"))
+	f.asked = f.asked || bytes.Contains(p, []byte("eval"))
 	return f.Conn.Write(p)
 }
 

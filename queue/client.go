@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // State is the outcome of enqueuing a task.
@@ -91,9 +92,6 @@ type ClientConfig struct {
 	// outbound.Config.AllowMethods, or -allow-method. A task with any other method is refused before it
 	// is enqueued. CONNECT and TRACE are always refused. Defaults to none.
 	AllowMethods []string
-	// Within restricts tasks from another author to a scope and the levels below it. Defaults to nil: any
-	// scope, one id space for all, any priority.
-	Within *Within
 	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
@@ -120,7 +118,6 @@ type Client struct {
 	turns  planner
 
 	allowMethods []string
-	within       *Within
 	app          string // escaped
 	inspects     bool
 	onEnqueue    func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
@@ -136,7 +133,6 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		policy: cfg.Policy,
 
 		allowMethods: slices.Clone(cfg.AllowMethods),
-		within:       cfg.Within,
 		app:          EscapeApp(cfg.App),
 		inspects:     cfg.Inspect,
 		onEnqueue:    cfg.OnEnqueue,
@@ -185,11 +181,11 @@ type item struct {
 func (c *Client) prepare(ctx context.Context, e Entry) *item {
 	it := &item{result: Result{Line: e.Line, ID: e.Task.ID, Queue: e.Task.Queue}}
 	now := time.Now()
-	if err := c.examine(e, now); err != nil {
+	if err := c.check(e, now); err != nil {
 		it.source = isSource(err)
 		return it.refuse(Invalid, err)
 	}
-	t := c.with(e.Task)
+	t := e.Task.withDefaults()
 	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
 	if t.ID == "" {
 		t.ID, it.result.Random = uuid.NewString(), true
@@ -234,23 +230,19 @@ func (c *Client) appScope(t Task) string {
 	return level.String()
 }
 
-// examine returns the error of an entry, or of its source.
-func (c *Client) examine(e Entry, now time.Time) error {
-	if e.Err != nil {
-		return e.Err
-	}
-	return c.check(e.Task, now)
-}
-
 // isSource reports whether an error comes from the source rather than from an entry.
 func isSource(err error) bool {
 	_, bad := errors.AsType[*InvalidError](err)
 	return !bad
 }
 
-// check refuses a task that could never run.
-func (c *Client) check(t Task, now time.Time) error {
-	found, pol := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
+// check returns the error of an entry or of its source, and refuses a task that could never run.
+func (c *Client) check(e Entry, now time.Time) error {
+	if e.Err != nil {
+		return e.Err
+	}
+	t := e.Task
+	found, pol := t.checkMethod(c.allowMethods, t.validate(now, nil)), c.inForce()
 	if pol == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
@@ -290,40 +282,36 @@ func (c *Client) send(ctx context.Context, items []*item) {
 		return
 	}
 	exec(ctx, c.rdb, calls)
-	var taken []duplicate
+	taken := map[*item][]string{} // asynq's keys of the duplicates
 	for _, it := range items {
 		if sent := it.call; sent != nil {
 			if c.conclude(ctx, it); it.result.State == Duplicate {
-				taken = append(taken, duplicate{it, sent, nil})
+				taken[it] = sent.keys
 			}
 		}
 	}
-	findArchived(ctx, c.rdb, taken)
-}
-
-// duplicate is an item whose id is taken, and the call that found that.
-type duplicate struct {
-	*item
-	sent  *call
-	state *redis.StringCmd
+	c.findArchived(ctx, taken)
 }
 
 // findArchived marks the duplicates whose ids belong to archived tasks, in one pipeline. Those whose
 // state cannot be read count as others.
-func findArchived(ctx context.Context, rdb redis.UniversalClient, taken []duplicate) {
+func (c *Client) findArchived(ctx context.Context, taken map[*item][]string) {
 	if len(taken) == 0 {
 		return
 	}
-	p := rdb.Pipeline()
-	for i, d := range taken {
-		at := slices.IndexFunc(d.sent.keys, func(key string) bool { return strings.HasSuffix(key, ":t:"+d.result.ID) })
-		if at >= 0 { // asynq's key of the task
-			taken[i].state = p.HGet(ctx, d.sent.keys[at], "state")
+	p := c.rdb.Pipeline()
+	states := make(map[*item]*redis.StringCmd, len(taken))
+	for it, keys := range taken {
+		for _, key := range keys {
+			if strings.HasSuffix(key, ":t:"+it.result.ID) { // asynq's key of the task
+				states[it] = p.HGet(ctx, key, "state")
+				break
+			}
 		}
 	}
 	_, _ = p.Exec(ctx) // each has its own error
-	for _, d := range taken {
-		d.result.Archived = d.state != nil && d.state.Val() == asynq.TaskStateArchived.String()
+	for it, state := range states {
+		it.result.Archived = state.Val() == asynq.TaskStateArchived.String()
 	}
 }
 
@@ -373,4 +361,20 @@ func (it *item) report() {
 		it.done(it.result)
 		it.done = nil
 	}
+}
+
+// PublishedPolicy returns the policy that workers run under, as package policystore keeps it in Redis,
+// or nil if there is none. The error is a *policystore.DamagedError if the policy cannot be decoded,
+// ctx's, or one that wraps throttle.ErrUnavailable. Costs a few round trips.
+func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*policy.Policy, error) {
+	p, err := policystore.New(rdb, policystore.Config{}).Now(ctx)
+	switch {
+	case err == nil:
+		return p, nil
+	case errors.Is(err, policystore.ErrNone):
+		return nil, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return nil, fmt.Errorf("queue: read the limits in force: %w", err)
 }

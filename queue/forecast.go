@@ -66,14 +66,14 @@ type forecast struct {
 func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, error) {
 	r := Result{Line: e.Line, ID: e.Task.ID, Queue: e.Task.Queue}
 	now := time.Now()
-	if err := c.examine(e, now); err != nil {
+	if err := c.check(e, now); err != nil {
 		if isSource(err) {
 			return r, err
 		}
 		r.State, r.Err = Invalid, err
 		return r, nil
 	}
-	t := c.with(e.Task)
+	t := e.Task.withDefaults()
 	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
 	if !r.Random && !f.ids.add(t.Queue, t.ID) {
 		r.State = Duplicate

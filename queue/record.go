@@ -87,56 +87,21 @@ func (c *call) meaning(ctx context.Context, client *asynq.Client, task *asynq.Ta
 	return err
 }
 
-// exec sends the calls in one pipeline, in order. Each then has its answer, which may be an error.
+// exec sends the calls in one pipeline, in order. Each then has its answer, which may be an error. The
+// first call of a script carries its source: Redis may have lost it, and calls that were sent again later
+// would change the order. In a cluster, different queues may be on different nodes.
 func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
-	known := newScripts(calls)
-	pipeline(ctx, rdb, calls, func(p redis.Pipeliner, c *call) *redis.Cmd {
-		if known.first(c) {
-			return p.Eval(ctx, c.source, c.keys, c.args...)
-		}
-		return p.EvalSha(ctx, c.sha, c.keys, c.args...)
-	})
-	var unknown []*call // Redis has lost its scripts meanwhile
-	for _, c := range calls {
-		if redis.HasErrorPrefix(c.answer.Err(), "NOSCRIPT") {
-			unknown = append(unknown, c)
-		}
-	}
-	pipeline(ctx, rdb, unknown, func(p redis.Pipeliner, c *call) *redis.Cmd {
-		return p.Eval(ctx, c.source, c.keys, c.args...)
-	})
-}
-
-// scripts are the scripts that a pipeline already carries. asynq has one script for tasks that run at
-// once and another for tasks that wait. If Redis lacked only one of them, its calls would be sent
-// again after the others, and of two tasks with one id the second would be enqueued.
-type scripts map[scriptOf]bool
-
-// scriptOf names a script at a queue: in a cluster, different queues may be on different nodes.
-type scriptOf struct{ sha, queue string }
-
-// newScripts returns nil for a single call, which has no order to lose.
-func newScripts(calls []*call) scripts {
-	if len(calls) < 2 {
-		return nil
-	}
-	return scripts{}
-}
-
-// first reports whether the pipeline must carry the script of the call.
-func (s scripts) first(c *call) bool {
-	key := scriptOf{c.sha, c.queue}
-	if s == nil || s[key] {
-		return false
-	}
-	s[key] = true
-	return true
-}
-
-func pipeline(ctx context.Context, rdb redis.UniversalClient, calls []*call, send func(redis.Pipeliner, *call) *redis.Cmd) {
+	type script struct{ sha, queue string }
+	carried := map[script]bool{}
 	p := rdb.Pipeline()
 	for _, c := range calls {
-		c.answer = send(p, c)
+		key := script{c.sha, c.queue}
+		if carried[key] {
+			c.answer = p.EvalSha(ctx, c.sha, c.keys, c.args...)
+		} else {
+			c.answer = p.Eval(ctx, c.source, c.keys, c.args...)
+		}
+		carried[key] = true
 	}
 	_, _ = p.Exec(ctx) // each call has its own error
 }

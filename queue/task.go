@@ -183,3 +183,9 @@ func wholeSeconds(d time.Duration) time.Duration {
 
 // encodeJSON writes the fields of maps in order, so that equal tasks have equal payloads.
 func encodeJSON(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }
+
+// Scope returns the scope of names that come from outside, such as a tenant's id: Scope("payments", tenant).
+// Each name is one level, whatever it holds: a '/' in it is escaped. The result is empty if a name is: see
+// [policy.JoinScope].
+// Source: docs/scopes.md
+func Scope(names ...string) string { return policy.JoinScope(names...) }
