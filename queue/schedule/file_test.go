@@ -294,18 +294,16 @@ func TestRecordsOnlyMoveOn(t *testing.T) {
 			}
 			at := begin.now
 			for i, step := range []struct {
-				write func(marks)
+				marks marks
 				want  time.Time
 			}{
-				{func(m marks) { m.first(member, at) }, at},
-				{func(m marks) { m.first(member, at.Add(time.Hour)) }, at},
-				{func(m marks) { m.advance(member, at.Add(time.Minute)) }, at.Add(time.Minute)},
-				{func(m marks) { m.advance(member, at.Add(time.Second)) }, at.Add(time.Minute)},
-				{func(marks) {}, at.Add(time.Minute)},
+				{marks{now: at, first: []redis.Z{record(member, at)}}, at},
+				{marks{now: at, first: []redis.Z{record(member, at.Add(time.Hour))}}, at},
+				{marks{now: at, later: []redis.Z{record(member, at.Add(time.Minute))}}, at.Add(time.Minute)},
+				{marks{now: at, later: []redis.Z{record(member, at.Add(time.Second))}}, at.Add(time.Minute)},
+				{marks{now: at}, at.Add(time.Minute)},
 			} {
-				m := marks{}
-				step.write(m)
-				must(t, r.write(ctx, m))
+				must(t, r.write(ctx, step.marks))
 				st, err := r.read(ctx)
 				if err != nil || !st.until[member].Equal(step.want) {
 					t.Errorf("step %d: %v, %v, want %v", i, st.until, err, step.want)

@@ -3,8 +3,6 @@ package schedule
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -71,43 +69,33 @@ func (st state) done(e *entry, beginning bool) (time.Time, bool) {
 	return own, true
 }
 
-// mark is how far a record may advance.
-type mark struct {
-	until time.Time
-	first bool // only if there is none
+// marks are how far records may advance.
+type marks struct {
+	now          time.Time
+	first, later []redis.Z // of schedules without a record, and of the others
 }
 
-type marks map[string]mark
-
-func (m marks) first(member string, at time.Time)   { m[member] = mark{until: at, first: true} }
-func (m marks) advance(member string, at time.Time) { m[member] = mark{until: at} }
+func record(member string, until time.Time) redis.Z {
+	return redis.Z{Score: float64(until.Unix()), Member: member}
+}
 
 // write advances records. If another process has advanced one further, or has created it first, the
-// other value stays. Costs one round trip, or none if there are no marks.
+// other value stays. It does so even if ctx has ended, so that enqueued runs are recorded. Costs one round
+// trip, or none if there are no marks.
 func (r records) write(ctx context.Context, m marks) error {
-	if len(m) == 0 {
+	if len(m.first)+len(m.later) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
 	_, err := r.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		var first, later []redis.Z
-		newest := int64(0)
-		for _, member := range slices.Sorted(maps.Keys(m)) {
-			z := redis.Z{Score: float64(m[member].until.Unix()), Member: member}
-			newest = max(newest, m[member].until.Unix())
-			if m[member].first {
-				first = append(first, z)
-			} else {
-				later = append(later, z)
-			}
+		if len(m.first) > 0 {
+			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{NX: true, Members: m.first})
 		}
-		if len(first) > 0 {
-			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{NX: true, Members: first})
+		if len(m.later) > 0 {
+			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{GT: true, Members: m.later})
 		}
-		if len(later) > 0 {
-			pipe.ZAddArgs(ctx, recordsKey, redis.ZAddArgs{GT: true, Members: later})
-		}
-		oldest := newest - int64(recordsTTL/time.Second)
-		pipe.ZRemRangeByScore(ctx, recordsKey, "-inf", "("+strconv.FormatInt(oldest, 10))
+		pipe.ZRemRangeByScore(ctx, recordsKey, "-inf", "("+strconv.FormatInt(m.now.Add(-recordsTTL).Unix(), 10))
 		pipe.PExpire(ctx, recordsKey, recordsTTL)
 		return nil
 	})

@@ -117,33 +117,26 @@ func (r *Runner) poll(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	var errs []error
-	marks := marks{}
+	m := marks{now: st.now}
 	for _, e := range r.entries {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := r.handle(ctx, e, st, marks); err != nil {
+		if err := r.handle(ctx, e, st, &m); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if err := r.write(ctx, marks); err != nil {
+	if err := r.records.write(ctx, m); err != nil {
 		errs = append(errs, err)
 	}
 	return r.untilNext(st), errors.Join(errs...)
 }
 
-// write advances the records, even if ctx has ended, so that enqueued runs are recorded.
-func (r *Runner) write(ctx context.Context, m marks) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-	defer cancel()
-	return r.records.write(ctx, m)
-}
-
 // handle enqueues the due runs of a schedule and marks how far its record may advance.
-func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error {
+func (r *Runner) handle(ctx context.Context, e *entry, st state, m *marks) error {
 	done, known := st.done(e, !e.begun)
 	if !known {
-		m.first(e.member, st.now) // no run was due before the schedule was known
+		m.first = append(m.first, record(e.member, st.now)) // no run was due before the schedule was known
 		return nil
 	}
 	e.begun = true
@@ -161,10 +154,10 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m marks) error 
 		if enqueued {
 			anew++
 		}
-		m.advance(e.member, run)
+		m.later = append(m.later, record(e.member, run))
 	}
 	if len(runs) > 0 || st.now.Sub(done) >= late {
-		m.advance(e.member, st.now)
+		m.later = append(m.later, record(e.member, st.now))
 	}
 	if anew > 0 || e.CatchUp == CatchUpNone { // otherwise another process has handled them
 		r.tellMissed(ctx, e, st.now, done, len(runs))

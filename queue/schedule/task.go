@@ -2,12 +2,12 @@ package schedule
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/internal/diag"
@@ -18,33 +18,32 @@ import (
 // A task is written as a line of NDJSON that package queue reads, so that both files accept and refuse
 // the same.
 
-var (
-	taskFields = []string{"type", "scope", "cost", "queue", "max_retry", "timeout", "max_wait", "priority", "http", "payload"}
-	httpFields = []string{"method", "url", "headers", "body"}
+// taskFields are the fields of a task and of its parts, by the part's name in package queue.
+var taskFields = map[string][]string{
+	"":     {"type", "scope", "cost", "queue", "max_retry", "timeout", "max_wait", "priority", "http", "payload"},
+	"http": {"method", "url", "headers", "body"},
+}
 
-	// notRecurring are fields of a line that are invalid for a recurring task.
-	notRecurring = map[string]string{
-		"id":       "each run has one of its own, made of the schedule's name and the run's time",
-		"delay":    "cron says when a run is, and jitter puts it off",
-		"deadline": "a moment would end all runs",
-	}
-)
+// notRecurring are fields of a line that are invalid for a recurring task.
+var notRecurring = map[string]string{
+	"id":       "each run has one of its own, made of the schedule's name and the run's time",
+	"delay":    "cron says when a run is, and jitter puts it off",
+	"deadline": "a moment would end all runs",
+}
 
 // line is a task that is being encoded as NDJSON.
 type line struct {
 	*reader
-	text   bytes.Buffer
 	places map[string]diag.Place // by the name of the field in queue's faults
 	bad    map[string]bool       // fields with a reported fault
 }
 
 func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
+	l := &line{reader: r, places: map[string]diag.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
 	if !r.is(f, yaml.MappingNode, "its fields under it: type, scope and what to do") {
 		return queue.Task{}, nil
 	}
-	l := &line{reader: r, places: map[string]diag.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
-	l.object(f, "", l.taskField)
-	t, err := queue.ParseLine(l.text.Bytes())
+	t, err := queue.ParseLine(l.object(f, ""))
 	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
 		for _, fault := range ie.Faults {
 			l.tell(f.path, fault)
@@ -53,152 +52,98 @@ func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
 	return t, l.places
 }
 
-// object writes a mapping. member writes the value of each field, or reports its fault and returns
-// false. within is the field's name in package queue.
-func (l *line) object(f field, within string, member func(field) bool) {
-	l.text.WriteByte('{')
-	first := true
+// object returns a mapping without the fields that have a fault, which it reports. name is that of the
+// mapping in package queue.
+func (l *line) object(f field, name string) jsontext.Value {
+	var members [][]byte
 	for _, f := range l.fields(f.Value, f.path) {
-		before := l.text.Len()
-		if !first {
-			l.text.WriteByte(',')
-		}
-		l.json(f.Name)
-		l.text.WriteByte(':')
-		name := strings.TrimPrefix(within+"."+f.Name, ".")
-		l.places[name] = f.Place()
-		if !member(f) {
-			l.bad[name] = true
-			l.text.Truncate(before)
+		member := strings.TrimPrefix(name+"."+f.Name, ".")
+		l.places[member] = f.Place()
+		value := l.member(f, name, member)
+		if value == nil {
+			l.bad[member] = true
 			continue
 		}
-		first = false
+		members = append(members, slices.Concat(quote(f.Name), []byte(":"), value))
 	}
-	l.text.WriteByte('}')
+	return slices.Concat([]byte("{"), bytes.Join(members, []byte(",")), []byte("}"))
 }
 
-func (l *line) taskField(f field) bool {
+// member returns the value of a field, nil if it has a fault.
+func (l *line) member(f field, within, name string) jsontext.Value {
+	known := taskFields[within]
 	switch {
-	case notRecurring[f.Name] != "":
-		l.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not for a schedule: %s; remove it", f.Name, notRecurring[f.Name])
-		return false
-	case !slices.Contains(taskFields, f.Name):
-		l.unknown(f, "a schedule's task", taskFields)
-		return false
-	case f.Name == "http":
-		if !l.is(f, yaml.MappingNode, "its fields under it, such as {url: ...}") {
-			return false
+	case within == "" && notRecurring[name] != "":
+		l.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not for a schedule: %s; remove it", name, notRecurring[name])
+		return nil
+	case known != nil && !slices.Contains(known, f.Name):
+		l.unknown(f, map[string]string{"": "a schedule's task", "http": "http"}[within], known)
+		return nil
+	case name == "type", name == "scope", name == "queue", within == "http" && name != "http.headers", within == "http.headers":
+		if text, ok := l.text(f, "a text"); ok {
+			return quote(text)
 		}
-		l.object(f, "http", l.httpField)
-		return true
-	case f.Name == "cost" && f.Value.Kind == yaml.MappingNode:
-		if !l.is(f, yaml.MappingNode, "") {
-			return false
+		return nil
+	}
+	return l.value(f, name)
+}
+
+// value returns any value, nil if it has a fault.
+func (l *line) value(f field, name string) jsontext.Value {
+	switch f.Value.Kind {
+	case yaml.MappingNode, yaml.SequenceNode:
+		if !l.is(f, f.Value.Kind, "") { // it has a tag
+			return nil
+		} else if f.Value.Kind == yaml.MappingNode {
+			return l.object(f, name)
 		}
-		l.object(f, "cost", l.scalar)
-		return true
-	case slices.Contains([]string{"type", "scope", "queue"}, f.Name):
-		return l.string(f)
-	case f.Name == "payload":
-		return l.value(f)
+		return l.list(f, name)
+	}
+	if name != "payload" && !strings.HasPrefix(name, "payload.") {
+		if !l.is(f, yaml.ScalarNode, "a text or a number") {
+			return nil
+		}
+	} else if !l.Plain(f.Field, f.path) {
+		return nil // nothing may be written in its place, too: that is null
 	}
 	return l.scalar(f)
 }
 
-func (l *line) httpField(f field) bool {
-	switch {
-	case !slices.Contains(httpFields, f.Name):
-		l.unknown(f, "http", httpFields)
-		return false
-	case f.Name == "headers":
-		if !l.is(f, yaml.MappingNode, "names and texts under it") {
-			return false
-		}
-		l.object(f, "http.headers", l.string)
-		return true
-	}
-	return l.string(f)
-}
-
-// string writes a text.
-func (l *line) string(f field) bool {
-	text, ok := l.reader.text(f, "a text")
-	if ok {
-		l.json(text)
-	}
-	return ok
-}
-
-// scalar writes a text or a number in plain digits; package queue checks which one it must be.
-func (l *line) scalar(f field) bool {
-	if !l.is(f, yaml.ScalarNode, "a text or a number") {
-		return false
-	}
-	return l.plain(f)
-}
-
-// plain writes a scalar as JSON has it. YAML has many more ways to write a number (0x10, 010, 1_000,
-// .inf), and parsers differ on half of them.
-func (l *line) plain(f field) bool {
-	n := f.Value
-	switch n.Tag {
-	case "!!str":
-		l.json(n.Value)
-		return true
-	case "!!null":
-		l.text.WriteString("null")
-		return true
-	case "!!bool", "!!int", "!!float":
-		if text := strings.ToLower(n.Value); json.Valid([]byte(text)) {
-			l.text.WriteString(text)
-			return true
-		}
-	}
-	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", strictyaml.Describe(n))
-	return false
-}
-
-// value writes any value as JSON.
-func (l *line) value(f field) bool {
-	switch f.Value.Kind {
-	case yaml.MappingNode:
-		if !l.is(f, yaml.MappingNode, "") {
-			return false
-		}
-		l.object(f, f.path, l.value)
-		return true
-	case yaml.SequenceNode:
-		return l.is(f, yaml.SequenceNode, "") && l.list(f)
-	}
-	if !l.Plain(f.Field, f.path) {
-		return false // nothing may be written in its place, too: that is null
-	}
-	return l.plain(f)
-}
-
-func (l *line) list(f field) bool {
-	l.text.WriteByte('[')
+func (l *line) list(f field, name string) jsontext.Value {
+	var values [][]byte
 	for i, n := range f.Value.Content {
-		if i > 0 {
-			l.text.WriteByte(',')
+		item := fmt.Sprintf("%s[%d]", f.Name, i)
+		value := l.value(field{
+			Field: strictyaml.Field{Name: item, Label: diag.PathName(item), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
+		}, name)
+		if value == nil {
+			return nil
 		}
-		name := fmt.Sprintf("%s[%d]", f.Name, i)
-		if !l.value(field{
-			Field: strictyaml.Field{Name: name, Label: diag.PathName(name), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
-		}) {
-			return false
-		}
+		values = append(values, value)
 	}
-	l.text.WriteByte(']')
-	return true
+	return slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
 }
 
-// json writes a text as a JSON string.
-func (l *line) json(text string) {
-	enc := json.NewEncoder(&l.text)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(text)              // a string always has an encoding
-	l.text.Truncate(l.text.Len() - 1) // its newline
+// scalar returns a scalar as JSON has it; package queue checks which one it must be. YAML has many more
+// ways to write a number (0x10, 010, 1_000, .inf), and parsers differ on half of them.
+func (l *line) scalar(f field) jsontext.Value {
+	switch n := f.Value; n.Tag {
+	case "!!str":
+		return quote(n.Value)
+	case "!!null":
+		return jsontext.Value("null")
+	case "!!bool", "!!int", "!!float":
+		if text := jsontext.Value(strings.ToLower(n.Value)); text.IsValid() {
+			return text
+		}
+	}
+	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", strictyaml.Describe(f.Value))
+	return nil
+}
+
+func quote(text string) jsontext.Value {
+	quoted, _ := jsontext.AppendQuote(nil, text) // YAML is valid UTF-8
+	return quoted
 }
 
 // tell reports a fault from package queue, unless it follows from a fault that was reported already: a
