@@ -1,3 +1,11 @@
+// Package httpsyntax defines the valid methods and URLs of a request of a task of type http, and the
+// valid trace contexts that a task carries. Package queue and the program enqueue reject by it what is
+// enqueued, and package outbound what any program has put into Redis. They therefore reject the same
+// requests, with the same words.
+//
+// No reason quotes a URL or a part of it, since that may contain a password or a key.
+//
+// Its exported names may change in any version.
 package httpsyntax
 
 import (
@@ -54,23 +62,18 @@ func ParseURL(text string) (u *url.URL, fault string) {
 	return u, ""
 }
 
+var rawChars = map[rune]string{' ': "a space", '"': "a quote", '\'': "an apostrophe", '\\': "a backslash"}
+
 // rawFault finds characters that no URL contains unescaped (RFC 3986 section 2), and those that
 // servers of other protocols take for the end of a word. To such a server a request line may be a
 // command.
 func rawFault(text string) string {
 	at := 0
-	for i, r := range text {
+	for _, r := range text {
 		at++
-		what := ""
+		what := rawChars[r]
 		switch {
-		case r == ' ':
-			what = "a space"
-		case r == '"':
-			what = "a quote"
-		case r == '\'':
-			what = "an apostrophe"
-		case r == '\\':
-			what = "a backslash"
+		case what != "":
 		case unicode.IsControl(r):
 			what = "a control character"
 		case unicode.IsSpace(r):
@@ -78,48 +81,9 @@ func rawFault(text string) string {
 		default:
 			continue
 		}
-		part := partAt(text, i)
-		instead := "write " + escaped(r)
-		if part == "scheme" || part == "host" {
-			instead = "leave it out"
-		}
-		return fmt.Sprintf("%s at position %d, in its %s; %s", what, at, part, instead)
+		return fmt.Sprintf("%s at position %d; leave it out, or behind the host write it as %s", what, at, url.PathEscape(string(r)))
 	}
 	return ""
-}
-
-func escaped(r rune) string {
-	var b strings.Builder
-	for _, c := range []byte(string(r)) {
-		fmt.Fprintf(&b, "%%%02X", c)
-	}
-	return b.String()
-}
-
-// partAt returns the part of a URL that contains byte i. The text need not be a valid URL.
-func partAt(text string, i int) string {
-	before, after := text[:i], text[i:]
-	_, rest, absolute := strings.Cut(before, "://")
-	switch {
-	case strings.Contains(before, "#"):
-		return "fragment"
-	case strings.Contains(before, "?"):
-		return "query"
-	case !absolute:
-		return "scheme"
-	case strings.Contains(rest, "/"):
-		return "path"
-	case strings.Contains(authority(after), "@"):
-		return "userinfo"
-	}
-	return "host"
-}
-
-func authority(text string) string {
-	if i := strings.IndexAny(text, "/?#"); i >= 0 {
-		return text[:i]
-	}
-	return text
 }
 
 // Host returns a host in the form in which it is resolved and compared: an IP address as it is

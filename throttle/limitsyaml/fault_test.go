@@ -210,7 +210,7 @@ func TestParseRuleFaults(t *testing.T) {
 		"per negative":  {`{name: r, algorithm: fixed-window, limit: 1, per: -1s}`, `1:72: limits.a.rules[0].per: per is -1s; the least is 1us`},
 		"per 999ns":     {`{name: r, algorithm: fixed-window, limit: 1, per: 999ns}`, `1:72: limits.a.rules[0].per: per is 999ns; the least is 1us`},
 		"per 1500ns":    {`{name: r, algorithm: fixed-window, limit: 1, per: 1500ns}`, `1:72: limits.a.rules[0].per: per is 1500ns, and limits count whole microseconds; write 1us or 2us`},
-		"per too long": {`{name: r, algorithm: fixed-window, limit: 1, per: 367d}`, `1:72: limits.a.rules[0].per: per is 367d; the most is 366d`},
+		"per too long":  {`{name: r, algorithm: fixed-window, limit: 1, per: 367d}`, `1:72: limits.a.rules[0].per: per is 367d; the most is 366d`},
 		"per far too long": {`{name: r, algorithm: fixed-window, limit: 1, per: 99999999999999999999d}`,
 			`1:72: limits.a.rules[0].per: per is 99999999999999999999d; the most is 366d`},
 		"per half a day": {`{name: r, algorithm: fixed-window, limit: 1, per: 0.5d}`, `1:72: limits.a.rules[0].per: per is the text "0.5d"; write a duration, such as 500ms, 1m, 24h or 30d: days stand alone and are whole`},
