@@ -30,19 +30,16 @@ type Summary struct {
 	// expected start.
 	Expiring int
 
-	// DoneAt is the latest expected start of the Enqueued or Valid tasks. Untold is how many of them have
-	// no known start: DoneAt is then the earliest possible, and no start is before the end of a task's
-	// delay. DoneAt is zero if no start is known.
+	// DoneAt is the latest expected start of the Enqueued or Valid tasks; zero if no start is known. Untold
+	// is how many of them have no known start: DoneAt is then the earliest possible.
 	DoneAt time.Time
 	Untold int
 	// DoneFrom and DoneTo are, for a Forecast and with ClientConfig.Inspect, the bounds of a DoneAt that
 	// rests on how long runs take.
 	DoneFrom, DoneTo time.Time
-	// Binding is the rule that determines DoneAt. It is zero if no rule does, or if the rule is not
-	// known.
+	// Binding is the rule that determines DoneAt; zero if none does, or if it is not known.
 	Binding Binding
-	// Paused is, for a Forecast, the longest pause among the batch's scopes. It is zero if none is
-	// paused.
+	// Paused is, for a Forecast, the longest pause among the batch's scopes; zero if none is paused.
 	Paused Paused
 }
 
@@ -122,21 +119,16 @@ func (s *Summary) untold(earliest time.Time) {
 }
 
 // EnqueueBatch enqueues entries in order, many to a round trip, and calls each (unless nil) with every
-// result, in the same order. It reads ahead at most a few hundred entries and 2 MiB of payloads,
-// however many entries there are, and sends what it has read as soon as Redis has answered the
-// previous send.
+// result, in the same order. It reads ahead at most a few hundred entries and 2 MiB of payloads, and
+// sends what it has read as soon as Redis has answered the previous send.
 //
-// A bad entry yields an Invalid Result, and an id that is taken yields a Duplicate; neither stops the
-// batch. Of two entries with the same id and queue, the first is enqueued, as long as the id is still
-// taken when the second is sent.
+// A bad entry yields an Invalid Result, and an id that is taken yields a Duplicate, also of two entries the
+// second; neither stops the batch. It stops early, with a Summary of what was done, if ctx ends, or if the
+// source or Redis fails. Entries that were read by then are still sent, unless Redis failed. The error is
+// ctx's, or wraps the source's or Redis's. It is safe to pass entries with ids of their own again.
 //
-// The batch stops early, with a Summary of what was done, if ctx ends, or if the source or Redis
-// fails. Entries that were read by then are still sent, unless Redis failed. The error is ctx's, or
-// wraps the source's or Redis's. It is safe to pass entries with ids of their own again.
-//
-// Another goroutine ranges over entries, and has ended when EnqueueBatch returns. A source that can
-// block forever must watch ctx itself. The source must also be unblocked after a Failed Result: no
-// further entry is taken from it.
+// Another goroutine ranges over entries, and has ended when EnqueueBatch returns: a source that can block
+// must watch ctx, and be unblocked after a Failed Result.
 func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	b := &batch{client: c, items: make(chan *item, maxItems), ahead: semaphore.NewWeighted(maxBytes)}
 	reading, stop := context.WithCancel(ctx)

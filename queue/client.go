@@ -36,9 +36,8 @@ type Result struct {
 	ID    string // empty if the line could not be read
 	Queue string
 	State State
-	// Waits reports that the task has a place in the queue of its scope. Start is its expected start, as
-	// far as a clock determines it. Start is zero if no clock does, for tasks that were not Enqueued, and
-	// for a Client without a Limiter.
+	// Waits reports that the task has a place in the queue of its scope. Start is its expected start; zero
+	// if no clock determines it, and without a Limiter.
 	Waits bool
 	Start time.Time
 	// Ahead is the number of tasks of its scope that were before it when it got its place, and WaitsFor the
@@ -46,27 +45,24 @@ type Result struct {
 	// Enqueued task that Waits: -1 and nil if they are not known.
 	Ahead    int64
 	WaitsFor *throttle.RuleInfo
-	// StartFrom and StartTo are, in a Forecast and with ClientConfig.Inspect, the bounds of a Start that
-	// rests on how long runs take under a concurrency rule: in 19 of 20 cases it is between them. Zero if
-	// Start rests on no runs.
+	// StartFrom and StartTo are, in a Forecast and with ClientConfig.Inspect, the bounds (in 19 of 20 cases)
+	// of a Start that rests on how long runs take under a concurrency rule; otherwise zero.
 	StartFrom, StartTo time.Time
 	// Reason and Binding are, in a Forecast and with ClientConfig.Inspect, what the Start waits for, or why
-	// it is unknown. They are empty if the task starts at once, and with Inspect unless it Waits.
+	// it is unknown. They are empty if the task starts at once.
 	Reason  Reason
 	Binding Binding
-	// Expires names what ends before Start, in a Forecast: "deadline", after which the task must not
-	// start, or "max_wait", after which OnMaxWait of the worker decides. Empty if neither does, and if
-	// Start is unknown.
+	// Expires names what ends before Start, in a Forecast: "deadline" or "max_wait". Empty if neither does,
+	// and if Start is unknown.
 	Expires string
-	// Archived reports, for a Duplicate, that the task with this id has failed for good: asynq has
-	// archived it, and it runs only if someone runs it again, as with worker tasks run.
+	// Archived reports, for a Duplicate, that the task with this id has failed for good and is in asynq's
+	// archive: it runs only if it is run again, as with worker tasks run.
 	Archived bool
 	// Random reports that the id was drawn by this package. Enqueuing the same task once more makes a
 	// second task.
 	Random bool
-	// AppScope is the lowest level of the task's scope that is restricted to some applications, by the
-	// Client's policy; the task waits for a worker of one of them. It is empty if all applications may
-	// spend. Policy.Apps lists the applications.
+	// AppScope is the lowest level of the task's scope that the policy restricts to some applications
+	// (Policy.Apps): the task waits for a worker of one of them. Empty if all may spend.
 	AppScope string
 	// Timeout is the run time that the task's own Timeout allows; 0 for no limit. Workers may allow less.
 	Timeout time.Duration
@@ -81,32 +77,27 @@ type ClientConfig struct {
 	// no rule matches its scope, or if its cost can never be admitted. Defaults to nil: only workers
 	// check scopes and costs.
 	Policy *policy.Policy
-	// Limiter queues tasks for their limits before they are enqueued. While a limit is exhausted, a task
-	// gets its place in the queue of its scope at once, and does not block others in its asynq queue. The
-	// Limiter must share its policy and its state in Redis with the workers'. Policy may then be left
-	// out: the Limiter's current policy is used. Defaults to nil: a task is queued for its limits once a
-	// worker has picked it up.
+	// Limiter gives tasks of an exhausted limit their places in the queue of their scope at once, so that
+	// they do not block others in their asynq queue. It must share its policy and its state in Redis with
+	// the workers'; its current policy is used if Policy is nil. Defaults to nil: a task is queued for its
+	// limits once a worker has picked it up.
 	Limiter *throttle.Limiter
 	// AllowMethods lists methods that tasks of type "http" may use besides those of RFC 9110 and PATCH,
-	// such as "PROPFIND". A client cannot know what workers allow, so the list must match their
-	// outbound.Config.AllowMethods, or -allow-method. A task with any other method is refused before it
-	// is enqueued. CONNECT and TRACE are always refused. Defaults to none.
+	// such as "PROPFIND"; it must match the workers' outbound.Config.AllowMethods, or -allow-method.
+	// CONNECT and TRACE are always refused. Defaults to none.
 	AllowMethods []string
 	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
-	// Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary
-	// alone, when tasks start whose starts are unknown otherwise: those that wait for runs to end. Costs one
-	// to three round trips for a task, and in a batch for each scope, queue and priority of such tasks, of
-	// which it reads 64 at most. What cannot be read, and what is left when the context ends, stays unknown.
+	// Inspect makes Enqueue read what a task waits for, and EnqueueBatch, for its Summary alone, the starts
+	// of tasks that wait for runs to end. Costs one to three round trips for a task, and in a batch for each
+	// scope, queue and priority of such tasks, 64 at most. What cannot be read stays unknown.
 	Inspect bool
-	// OnEnqueue is called for each task that has passed all checks, before it is enqueued. The task has
-	// its defaults and its id. The returned headers are added to the task's: for example the context of
-	// a trace, see package worker/oteltask. Names that begin with "headway-" are left out. The returned
-	// function, unless nil, is called once with the task's Result. Of a batch, OnEnqueue is called in
-	// another goroutine than EnqueueBatch, and both get the batch's context. Neither may block. With an
-	// OnEnqueue, a task that waits for its limits also carries HeaderExpected and HeaderWaitsFor. Defaults
-	// to none.
+	// OnEnqueue is called with each valid task, which has its defaults and its id, before it is enqueued. The
+	// returned headers are added to the task's, except names that begin with "headway-": for example the
+	// context of a trace, see package worker/oteltask. The returned function, unless nil, is called once
+	// with the task's Result. Neither may block; of a batch, OnEnqueue is called in another goroutine. With
+	// it, a task that waits also carries HeaderExpected and HeaderWaitsFor. Defaults to none.
 	OnEnqueue func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 

@@ -17,26 +17,22 @@ import (
 // not check whether an id is taken in Redis.
 //
 // Expected starts come from the Client's Limiter; without one there are none. They begin with the
-// current state of the limits and queues, and add the costs of the entries: each rule admits at its
-// own rate, scopes that share a rule take turns, and the latest rule counts. Under a concurrency rule runs
-// take as long as those that ended lately, and a start has a range. A task has no expected start if it has
-// a delay, if only a raised limit, the end of a pause without a known end or, where no run has ended lately,
-// the end of a run can let it start, or if it would start when other rules apply than now: Reason says
-// which. A pause with a known end delays all starts by it.
-//
-// Expected starts assume that tasks start in the order of entries. Priorities and the weights of
-// queues change the order within a scope, and so do not change DoneAt.
+// current state of the limits and queues, and add the costs of the entries in their order: each rule
+// admits at its own rate, scopes that share a rule take turns, and the latest rule counts. Priorities and
+// the weights of queues are not considered; they do not change DoneAt. Under a concurrency rule runs
+// take as long as those that ended lately, and a start has a range. A pause with a known end delays all
+// starts by it. Result.Reason says why a task has no expected start.
 //
 // For a single scope, each start is accurate to two windows of its rules, and with costs above 1 to a
-// thirtieth. If scopes share a rule, a start takes no later entries into account. DoneAt takes all
-// into account, and may be too early by a third if the scopes have rules of their own, too. It is
-// never too late by more than that window.
+// thirtieth. If scopes share a rule, a start takes no later entries into account; DoneAt does, and may be
+// too early by a third if the scopes have rules of their own, too. It is never too late by more than that
+// window.
 //
 // It holds sums by scope and by rule, and about 70 bytes for each task that has an id of its own.
 // Costs two round trips for each scope. The error is ctx's, or wraps the source's or Redis's, with a
 // Summary of what was done.
 func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
-	f := &forecast{ids: idSet{seed: maphash.MakeSeed(), taken: map[uint64]struct{}{}}}
+	f := &forecast{seed: maphash.MakeSeed(), ids: map[uint64]struct{}{}}
 	if c.turns.limiter != nil {
 		f.outlook = newOutlook(c.turns.limiter)
 	}
@@ -59,7 +55,8 @@ func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each fun
 // forecast is the state of one Forecast.
 type forecast struct {
 	outlook *outlook // nil without a limiter
-	ids     idSet
+	seed    maphash.Seed
+	ids     map[uint64]struct{}
 	sum     Summary
 }
 
@@ -75,7 +72,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 	}
 	t := e.Task.withDefaults()
 	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
-	if !r.Random && !f.ids.add(t.Queue, t.ID) {
+	if !r.Random && f.repeats(t.Queue, t.ID) {
 		r.State = Duplicate
 		return r, nil
 	}
@@ -128,19 +125,13 @@ func (f *forecast) finish() Summary {
 	return f.sum
 }
 
-// idSet records the ids of each queue by a 64-bit hash: among a million ids, a collision occurs in
-// about one of 30 million files.
-type idSet struct {
-	seed  maphash.Seed
-	taken map[uint64]struct{}
-}
-
-// add returns false if the id is present already.
-func (s *idSet) add(queue, id string) bool {
-	sum := maphash.String(s.seed, queue+"/"+id)
-	_, there := s.taken[sum]
-	s.taken[sum] = struct{}{}
-	return !there
+// repeats reports whether an id was there before. It compares 64-bit hashes: among a million ids, a
+// collision occurs in about one of 30 million files.
+func (f *forecast) repeats(queue, id string) bool {
+	sum := maphash.String(f.seed, queue+"/"+id)
+	_, there := f.ids[sum]
+	f.ids[sum] = struct{}{}
+	return there
 }
 
 // looker forecasts when the next task of a scope starts.

@@ -43,21 +43,16 @@ const maxAppBytes = 128
 // EscapeApp returns the name of an application as HeaderApp holds it: its first 128 bytes, escaped as
 // by wire.Escape. Invalid UTF-8 becomes U+FFFD, because asynq's headers hold only UTF-8.
 func EscapeApp(name string) string {
-	name = strings.ToValidUTF8(name, "\uFFFD")
-	if len(name) > maxAppBytes {
-		name = strings.ToValidUTF8(name[:maxAppBytes], "")
-	}
-	return wire.Escape(name)
+	return wire.Escape(clipApp(strings.ToValidUTF8(name, "\uFFFD")))
 }
 
 // EnqueuedBy returns the name of the application that enqueued a task, at most 128 bytes, or "" if it
 // is unknown. The name is not authenticated: any program that can enqueue can set it.
 func EnqueuedBy(t *asynq.Task) string {
-	text := t.Headers()[HeaderApp]
-	if len(text) > 3*maxAppBytes { // longer than any escaped name
-		text = text[:3*maxAppBytes]
-	}
-	name := wire.Unescape(text)
+	return clipApp(wire.Unescape(t.Headers()[HeaderApp]))
+}
+
+func clipApp(name string) string {
 	if len(name) > maxAppBytes {
 		name = strings.ToValidUTF8(name[:maxAppBytes], "")
 	}
