@@ -16,14 +16,8 @@ const readBuffer = 256
 // errSentOnce is the error of the transport's attempt to send a request again.
 var errSentOnce = errors.New("the connection closed before an answer came; the API may have received the request, so this run does not send it again")
 
-// permit is the right of one charge to send a request once.
-//
-// http.Transport sends a request again by itself if a kept connection fails before the answer and
-// shouldRetryRequest allows it: for GET, HEAD, OPTIONS and TRACE, and for any method with an
-// Idempotency-Key or X-Idempotency-Key header (Request.isReplayable, if there is no body or it has
-// GetBody). That cannot be switched off. So the socket decides: the first byte of a request claims its
-// permit for the connection it goes to, and no other connection accepts a byte of it. Only the
-// harmless repetition remains: when a kept connection accepted nothing.
+// permit is the right of one charge to send a request once: see the package's comment. Of http.Transport's
+// repetitions only the harmless one remains: when a kept connection accepted nothing.
 type permit struct {
 	by     atomic.Pointer[conn] // the connection that accepted the request's first byte
 	got    atomic.Pointer[conn] // the connection that the transport chose last

@@ -315,7 +315,7 @@ func TestParseHosts(t *testing.T) {
 			t.Errorf("%s: %v, %v", entry, got, err)
 		}
 	}
-	bad := []string{"", ":80", "host:", "host:0", "host:65536", "host:+80", "host:http", "::1", "::1:80", "[::1", "[::1]x", "[::1]:", "[127.0.0.1]", "[host]",
+	bad := []string{"", ":80", "host:", "host:0", "host:65536", "host:+80", "host:http", "::1", "::1:80", "[::1", "[::1]x", "[::1]80", "[::1]:", "[127.0.0.1]", "[host]",
 		"http://host", "10.0.0.0/8", "*.host", "a b", "a..b", ".", "user@host", "bü_cher.test", "2130706433", "host\n", strings.Repeat("a.", 130)}
 	_, err := parseHosts("only host", bad)
 	if faults := strings.Count(fmt.Sprint(err), "outbound: only host "); faults != len(bad) {

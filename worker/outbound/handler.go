@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -107,17 +106,12 @@ type seams struct {
 // Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package
 // comment for its guarantees.
 type Handler struct {
+	cfg         Config // with its defaults
 	transport   *http.Transport
+	secrets     references
 	maxResponse int64
 	snippet     int
 	drain       time.Duration // how long a body is read
-	userAgent   string
-	methods     httpsyntax.Methods
-	secrets     references
-	told        func(ctx context.Context, resp *http.Response) error
-	sent        func(ctx context.Context)
-	headers     func(ctx context.Context, t *asynq.Task, header http.Header)
-	log         *slog.Logger
 }
 
 var _ asynq.Handler = (*Handler)(nil)
@@ -135,18 +129,13 @@ func build(cfg Config, s seams) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Sent == nil {
+		cfg.Sent = func(context.Context) {}
+	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, defaultUserAgent)
 	return &Handler{
-		transport:   newTransport(newDialer(reach, s)),
-		maxResponse: cmp.Or(s.maxResponse, maxResponse),
-		drain:       drainTime,
-		secrets:     secrets,
-		snippet:     cmp.Or(s.snippet, snippet),
-		userAgent:   cmp.Or(cfg.UserAgent, defaultUserAgent),
-		methods:     slices.Clone(cfg.AllowMethods),
-		told:        cfg.Told,
-		sent:        cfg.Sent,
-		headers:     cfg.Headers,
-		log:         cfg.Logger,
+		cfg: cfg, transport: newTransport(newDialer(reach, s)), secrets: secrets,
+		maxResponse: cmp.Or(s.maxResponse, maxResponse), snippet: cmp.Or(s.snippet, snippet), drain: drainTime,
 	}, nil
 }
 
@@ -208,12 +197,12 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
 		defer cancel()
 	}
-	if h.headers != nil {
-		c.add(func(more http.Header) { h.headers(ctx, t, more) })
+	if h.cfg.Headers != nil {
+		c.add(func(more http.Header) { h.cfg.Headers(ctx, t, more) })
 	}
 	status, err := h.send(ctx, c, start)
-	if h.log.Enabled(ctx, slog.LevelDebug) {
-		h.log.LogAttrs(ctx, slog.LevelDebug, "outbound request",
+	if h.cfg.Logger.Enabled(ctx, slog.LevelDebug) {
+		h.cfg.Logger.LogAttrs(ctx, slog.LevelDebug, "outbound request",
 			slog.String("method", c.method), slog.String("host", c.url.Host), slog.Int("status", status),
 			slog.Int64("elapsed_ms", time.Since(start).Milliseconds()))
 	}
@@ -224,11 +213,7 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, error) {
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &permit{cancel: cancel, wrote: func() {
-		if h.sent != nil {
-			h.sent(ctx)
-		}
-	}}
+	p := &permit{cancel: cancel, wrote: func() { h.cfg.Sent(ctx) }}
 	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
 	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
 
@@ -238,8 +223,8 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))
 	}
-	if h.told != nil {
-		_ = h.told(ctx, resp)
+	if h.cfg.Told != nil {
+		_ = h.cfg.Told(ctx, resp)
 	}
 	// The status is known: a slow body must not hold the run's slot.
 	late := time.AfterFunc(h.drain, func() { cancel(errDrained) })

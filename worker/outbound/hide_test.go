@@ -26,7 +26,7 @@ func callOf(tb testing.TB, p payload) *call {
 	if p.URL == "" {
 		p.URL = "http://h/"
 	}
-	c, err := parseCall(task(tb, p).Payload(), nil, nil, "ua")
+	c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(tb, p).Payload())
 	must(tb, err)
 	return c
 }
@@ -226,7 +226,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("a"+strings.Repeat(" ", 40)+"a", "", "", "aa"+strings.Repeat(" ", 40)+"a", uint8(0), uint8(0))
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
-		c, err := parseCall(task(t, p).Payload(), nil, nil, "ua")
+		c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(t, p).Payload())
 		if err != nil {
 			return
 		}

@@ -53,15 +53,11 @@ func (e *PayloadError) Error() string {
 }
 
 func (h *Handler) parse(data []byte) (*call, error) {
-	return parseCall(data, h.methods, h.secrets, h.userAgent)
-}
-
-func parseCall(data []byte, methods httpsyntax.Methods, secrets references, userAgent string) (*call, error) {
 	p, err := decode(data)
 	if err != nil {
 		return nil, err
 	}
-	given, err := secrets.resolve(&p)
+	given, err := h.secrets.resolve(&p)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +65,7 @@ func parseCall(data []byte, methods httpsyntax.Methods, secrets references, user
 	if c.method == "" {
 		c.method = http.MethodGet
 	}
-	if reason := methods.Fault(c.method); reason != "" {
+	if reason := httpsyntax.Methods(h.cfg.AllowMethods).Fault(c.method); reason != "" {
 		if httpsyntax.MethodFault(c.method) == "" {
 			reason += "; if it is meant, start the worker with -allow-method NAME"
 		}
@@ -82,7 +78,7 @@ func parseCall(data []byte, methods httpsyntax.Methods, secrets references, user
 		return nil, err
 	}
 	if _, set := c.header["User-Agent"]; !set {
-		c.header["User-Agent"] = []string{userAgent}
+		c.header["User-Agent"] = []string{h.cfg.UserAgent}
 	}
 	if user := c.parsed.User; user != nil && c.header.Get("Authorization") == "" {
 		password, _ := user.Password()
