@@ -10,10 +10,17 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// The charts of a scope: the last quarter of an hour and the last day.
-const (
-	quarterSpan, quarterSlot = 15 * time.Minute, 15 * time.Second
-	daySpan, daySlot         = 24 * time.Hour, 2 * time.Hour
+// period is the time that a chart covers.
+type period struct {
+	name, step  string // step is the slot in words
+	slot, span  time.Duration
+	labelsEvery time.Duration
+}
+
+// The periods of the charts of a scope.
+var (
+	quarterHour = period{"the last 15 minutes", "15 s", 15 * time.Second, 15 * time.Minute, 3 * time.Minute}
+	wholeDay    = period{"the last day", "2 h", 2 * time.Hour, 24 * time.Hour, 6 * time.Hour}
 )
 
 // chart is spending over time against what the rules admit now, as a drawing and as a table. Its x coordinates are parts of a hundred, so
@@ -74,9 +81,9 @@ type charted struct {
 	now    time.Time
 }
 
-// draw draws a chart of points that are a slot apart, step in words, and cover a span.
-func (in charted) draw(name, step string, points []usage.Point, slot, span time.Duration) chart {
-	c := chart{Name: name, Depth: chartDepth, Base: chartBase, Step: step}
+// draw draws a chart of the points of a period.
+func (in charted) draw(of period, points []usage.Point) chart {
+	c := chart{Name: of.name, Depth: chartDepth, Base: chartBase, Step: of.step}
 	if len(points) == 0 {
 		return c
 	}
@@ -84,7 +91,7 @@ func (in charted) draw(name, step string, points []usage.Point, slot, span time.
 	for _, p := range points {
 		most, c.Any = max(most, p.Units), c.Any || p.Units > 0
 	}
-	c.Limit, c.LimitRule = in.admits(slot, span)
+	c.Limit, c.LimitRule = in.admits(of)
 	if c.Limit <= 6*most { // bars under a higher line could not be seen
 		most = max(most, c.Limit)
 	}
@@ -100,11 +107,11 @@ func (in charted) draw(name, step string, points []usage.Point, slot, span time.
 		if p.Units > 0 {
 			b.Y = min(b.Y, chartBase-2)
 		}
-		b.H, b.Unfinished = chartBase-b.Y, p.At.Add(slot+laterFor).After(in.now)
+		b.H, b.Unfinished = chartBase-b.Y, p.At.Add(of.slot+laterFor).After(in.now)
 		c.Bars = append(c.Bars, b)
 	}
-	first, whole := points[0].At, time.Duration(len(points))*slot
-	c.label(first, whole)
+	first, whole := points[0].At, time.Duration(len(points))*of.slot
+	c.label(first, whole, of.labelsEvery)
 	for _, e := range in.events {
 		at := e.At.Sub(first)
 		if at >= 0 && at <= whole && (e.What == "pause" || e.What == "cut") {
@@ -114,9 +121,9 @@ func (in charted) draw(name, step string, points []usage.Point, slot, span time.
 	return c
 }
 
-// admits returns how many requests the rules that apply now admit in a slot in the long run, -1 if none says it, and the rule
+// admits returns how many requests the rules that apply now admit in a slot of a period in the long run, -1 if none says it, and the rule
 // that admits least. It leaves out rules whose windows are longer than the chart.
-func (in charted) admits(slot, span time.Duration) (least int64, rule string) {
+func (in charted) admits(of period) (least int64, rule string) {
 	scope, err := policy.ParseScope(in.scope)
 	if err != nil {
 		return -1, rule
@@ -128,11 +135,11 @@ func (in charted) admits(slot, span time.Duration) (least int64, rule string) {
 		if b.Paused() {
 			return 0, "the pause of " + b.Scope.String()
 		}
-		if r.Unlimited || r.Shadow || r.Algorithm == policy.Concurrency || r.Algorithm == policy.Calendar || r.Per > span ||
+		if r.Unlimited || r.Shadow || r.Algorithm == policy.Concurrency || r.Algorithm == policy.Calendar || r.Per > of.span ||
 			r.Unit != "" && r.Unit != policy.Requests || r.Active != nil && !r.Active.Holds(in.now) {
 			continue
 		}
-		if n := int64(math.Ceil(float64(r.Limit) * slot.Seconds() / r.Per.Seconds())); least < 0 || n < least {
+		if n := int64(math.Ceil(float64(r.Limit) * of.slot.Seconds() / r.Per.Seconds())); least < 0 || n < least {
 			least, rule = n, r.Name+" of "+b.Scope.String()
 		}
 	}
@@ -145,15 +152,7 @@ func percent(n float64, whole int) string {
 }
 
 // label names some times on the axis.
-func (c *chart) label(first time.Time, whole time.Duration) {
-	const labels = 5
-	every := whole / labels
-	for _, round := range []time.Duration{time.Minute, 3 * time.Minute, 5 * time.Minute, time.Hour, 6 * time.Hour} {
-		if every <= round {
-			every = round
-			break
-		}
-	}
+func (c *chart) label(first time.Time, whole, every time.Duration) {
 	for at := first.Truncate(every).Add(every); at.Before(first.Add(whole)); at = at.Add(every) {
 		if x := at.Sub(first); x > whole/25 && x < whole-whole/25 {
 			c.Labels = append(c.Labels, label{at, percent(x.Seconds(), int(whole.Seconds()))})

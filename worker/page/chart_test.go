@@ -28,30 +28,30 @@ func policyOf(t *testing.T, rules string) *policy.Policy {
 func TestAdmits(t *testing.T) {
 	t.Parallel()
 	for rules, want := range map[string]struct {
-		slot, span time.Duration
-		least      int64
-		by         string
+		of    period
+		least int64
+		by    string
 	}{
-		`{name: a, algorithm: sliding-window, limit: 10, per: 1s}`:                                                                               {quarterSlot, quarterSpan, 150, "a of p"},
-		`{name: a, algorithm: sliding-window, limit: 60, per: 1m}`:                                                                               {quarterSlot, quarterSpan, 15, "a of p"},
-		`{name: a, algorithm: fixed-window, limit: 60, per: 7s}`:                                                                                 {quarterSlot, quarterSpan, 129, "a of p"},
-		`{name: a, algorithm: token-bucket, limit: 2, per: 1s, burst: 5}`:                                                                        {quarterSlot, quarterSpan, 30, "a of p"},
-		`{name: a, algorithm: calendar, limit: 500, resets: "0 * * * *"}`:                                                                        {daySlot, daySpan, -1, ""},
-		`{name: a, algorithm: fixed-window, limit: 500, per: 30d}`:                                                                               {daySlot, daySpan, -1, ""},
-		`{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: sliding-window, limit: 9, per: 1h}`:                                   {daySlot, daySpan, 18, "b of p"},
-		`{name: a, algorithm: sliding-window, limit: 9, per: 1s, shadow: true}, {name: b, algorithm: sliding-window, limit: 50, per: 1s}`:        {quarterSlot, quarterSpan, 750, "b of p"},
-		`{name: a, algorithm: token-bucket, limit: 9, per: 1s, unit: tokens}, {name: b, algorithm: sliding-window, limit: 50, per: 1s}`:          {quarterSlot, quarterSpan, 750, "b of p"},
-		`{name: a, algorithm: sliding-window, limit: 100, per: 1m}, {name: b, algorithm: token-bucket, limit: 10, per: 1s, burst: 1}`:            {quarterSlot, quarterSpan, 25, "a of p"},
-		`{name: a, algorithm: sliding-window, limit: 1, per: 1s, active: "* 13 * * *"}, {name: b, algorithm: sliding-window, limit: 9, per: 1s}`: {quarterSlot, quarterSpan, 135, "b of p"},
+		`{name: a, algorithm: sliding-window, limit: 10, per: 1s}`:                                                                               {quarterHour, 150, "a of p"},
+		`{name: a, algorithm: sliding-window, limit: 60, per: 1m}`:                                                                               {quarterHour, 15, "a of p"},
+		`{name: a, algorithm: fixed-window, limit: 60, per: 7s}`:                                                                                 {quarterHour, 129, "a of p"},
+		`{name: a, algorithm: token-bucket, limit: 2, per: 1s, burst: 5}`:                                                                        {quarterHour, 30, "a of p"},
+		`{name: a, algorithm: calendar, limit: 500, resets: "0 * * * *"}`:                                                                        {wholeDay, -1, ""},
+		`{name: a, algorithm: fixed-window, limit: 500, per: 30d}`:                                                                               {wholeDay, -1, ""},
+		`{name: a, algorithm: concurrency, limit: 1}, {name: b, algorithm: sliding-window, limit: 9, per: 1h}`:                                   {wholeDay, 18, "b of p"},
+		`{name: a, algorithm: sliding-window, limit: 9, per: 1s, shadow: true}, {name: b, algorithm: sliding-window, limit: 50, per: 1s}`:        {quarterHour, 750, "b of p"},
+		`{name: a, algorithm: token-bucket, limit: 9, per: 1s, unit: tokens}, {name: b, algorithm: sliding-window, limit: 50, per: 1s}`:          {quarterHour, 750, "b of p"},
+		`{name: a, algorithm: sliding-window, limit: 100, per: 1m}, {name: b, algorithm: token-bucket, limit: 10, per: 1s, burst: 1}`:            {quarterHour, 25, "a of p"},
+		`{name: a, algorithm: sliding-window, limit: 1, per: 1s, active: "* 13 * * *"}, {name: b, algorithm: sliding-window, limit: 9, per: 1s}`: {quarterHour, 135, "b of p"},
 	} {
 		in := charted{scope: "p", policy: policyOf(t, rules), now: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
-		if least, rule := in.admits(want.slot, want.span); least != want.least || rule != want.by {
+		if least, rule := in.admits(want.of); least != want.least || rule != want.by {
 			t.Errorf("%s: %d by %s, want %+v", rules, least, rule, want)
 		}
 	}
 	paused, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {paused: true, rules: [{name: a, algorithm: sliding-window, limit: 9, per: 1s}]}}"))
 	must(t, err)
-	if least, rule := (charted{scope: "p", policy: paused}).admits(quarterSlot, quarterSpan); least != 0 || rule != "the pause of p" {
+	if least, rule := (charted{scope: "p", policy: paused}).admits(quarterHour); least != 0 || rule != "the pause of p" {
 		t.Errorf("paused: %d by %s", least, rule)
 	}
 }
@@ -60,14 +60,14 @@ func TestAdmits(t *testing.T) {
 func TestChart(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 31, 12, 0, 7, 0, time.UTC)
-	first := now.Truncate(quarterSlot).Add(-7 * quarterSlot)
+	first := now.Truncate(quarterHour.slot).Add(-7 * quarterHour.slot)
 	var points []usage.Point
 	for i := range 8 {
-		points = append(points, usage.Point{At: first.Add(time.Duration(i) * quarterSlot), Sum: usage.Sum{Units: 40, Tasks: 20}})
+		points = append(points, usage.Point{At: first.Add(time.Duration(i) * quarterHour.slot), Sum: usage.Sum{Units: 40, Tasks: 20}})
 	}
 	in := charted{scope: "p", policy: policyOf(t, `{name: a, algorithm: sliding-window, limit: 4, per: 1s}`), now: now}
-	in.events = []control.UpstreamEvent{{At: control.At(first.Add(4 * quarterSlot)), What: "pause"}, {At: control.At(first.Add(-time.Hour)), What: "pause"}, {At: control.At(first), What: "limit"}}
-	c := in.draw("x", "15 s", points, quarterSlot, quarterSpan)
+	in.events = []control.UpstreamEvent{{At: control.At(first.Add(4 * quarterHour.slot)), What: "pause"}, {At: control.At(first.Add(-time.Hour)), What: "pause"}, {At: control.At(first), What: "limit"}}
+	c := in.draw(quarterHour, points)
 	for _, b := range c.Bars {
 		if b.Units != 40 || b.Tasks != 20 || b.Y+b.H != chartBase || b.Y <= chartTop {
 			t.Errorf("%+v", b)
@@ -80,7 +80,7 @@ func TestChart(t *testing.T) {
 		t.Errorf("%+v", c.Bars)
 	}
 	in.policy = policyOf(t, `{name: a, algorithm: sliding-window, limit: 1000, per: 1s}`)
-	if c = in.draw("x", "15 s", points, quarterSlot, quarterSpan); c.LimitY != 0 || c.Limit != 15_000 || c.Bars[0].Y > chartTop+20 {
+	if c = in.draw(quarterHour, points); c.LimitY != 0 || c.Limit != 15_000 || c.Bars[0].Y > chartTop+20 {
 		t.Errorf("a limit far above: %+v", c)
 	}
 }

@@ -32,14 +32,14 @@ type overview struct {
 	providers map[string]provider
 }
 
-// provider is what the overview shows of a provider.
+// provider is what is read of a provider.
 type provider struct {
 	control.Level
-	read    time.Time
-	oldest  time.Time    // when the longest wait began, zero if that is not known
-	last    control.Last // when all that waits will have started
+	Oldest  time.Time    // when the longest wait began, zero if that is not known
+	Last    control.Last // when all that waits will have started
+	In      int          // how many scopes tasks wait in
 	trouble control.Trouble
-	scopes  int // in how many scopes tasks wait
+	read    time.Time
 }
 
 func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
@@ -94,16 +94,16 @@ func (h *handler) loadProvider(ctx context.Context, name string, limits control.
 	for _, b := range out.Branches {
 		if b.Own > 0 {
 			fullest = cmp.Or(fullest, b.Scope)
-			p.scopes++
+			p.In++
 		}
 	}
 	if fullest == "" {
 		return p, nil
 	}
-	if p.last, err = h.service.LastStart(ctx, name, out); err != nil {
+	if p.Last, err = h.service.LastStart(ctx, name, out); err != nil {
 		return p, err
 	}
-	p.oldest, err = h.oldestWait(ctx, name, fullest)
+	p.Oldest, err = h.oldestWait(ctx, name, fullest)
 	return p, err
 }
 
@@ -131,7 +131,7 @@ func (h *handler) oldestWait(ctx context.Context, provider, scope string) (oldes
 type overviewData struct {
 	Filter, State string
 	States        []stateCount
-	Rows          []levelRow
+	Rows          []providerRow
 	All           int // rows before the filter
 	Pages         pages
 	Version       int64
@@ -146,15 +146,12 @@ type stateCount struct {
 	On         bool
 }
 
-// levelRow is a scope in a table.
-type levelRow struct {
-	control.Level
+// providerRow is a provider in the table.
+type providerRow struct {
+	provider
 	Condition condition
 	Meter     *meter // of the fullest rule, nil for none
 	Vendor    *meter // of the fullest rule for which the API reported a limit of its own, nil for none
-	Oldest    time.Time
-	Last      control.Last // when all that waits will have started
-	In        int          // how many scopes tasks wait in
 }
 
 // meter is a rule with what is used of it.
@@ -263,14 +260,14 @@ func ownCondition(l control.Level) (s condition) {
 	return s
 }
 
-func rowOf(l control.Level, below control.Trouble) levelRow {
-	row := levelRow{Level: l, Condition: conditionOf(l, below)}
-	if l.Binding >= 0 {
-		m := meterOf(l.Rules[l.Binding], true)
+func rowOf(p provider) providerRow {
+	row := providerRow{provider: p, Condition: conditionOf(p.Level, p.trouble)}
+	if p.Binding >= 0 {
+		m := meterOf(p.Rules[p.Binding], true)
 		m.VendorLimit = 0 // it has a column of its own
 		row.Meter = &m
 	}
-	for _, rule := range l.Rules {
+	for _, rule := range p.Rules {
 		if m := meterOf(rule, false); m.VendorLimit > 0 && (row.Vendor == nil || m.Part > row.Vendor.Part) {
 			row.Vendor = &m
 		}
@@ -285,17 +282,14 @@ func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, str
 		d.Version, d.By = v.Number, v.By
 	}
 	counts := map[string]int{}
-	var rows []levelRow
+	var rows []providerRow
 	for _, name := range o.names {
 		p, is := o.providers[name]
 		if !is || h.service.May(actor, control.VerbSee, name) != nil {
 			continue
 		}
 		p.Pause = h.service.PauseOf(name, o.limits)
-		row := rowOf(p.Level, p.trouble)
-		if p.Waiting > 0 {
-			row.Oldest, row.Last, row.In = p.oldest, p.last, p.scopes
-		}
+		row := rowOf(p)
 		d.All++
 		d.Waiting += p.Waiting
 		counts[row.Condition.Kind]++
@@ -309,7 +303,7 @@ func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, str
 			d.States = append(d.States, stateCount{s.kind, s.word, n, d.State == s.kind})
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b levelRow) int {
+	slices.SortStableFunc(rows, func(a, b providerRow) int {
 		return cmp.Or(cmp.Compare(a.Condition.rank, b.Condition.rank), cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Scope, b.Scope))
 	})
 	d.Rows, d.Pages = pageOf(rows, r)

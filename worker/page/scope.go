@@ -119,11 +119,10 @@ func (h *handler) loadDetails(ctx context.Context, name string, limits control.L
 	if d.users, err = usage.Read(ctx, h.cfg.Redis, config, name, time.Hour); err != nil {
 		return d, err
 	}
-	if d.quarter, err = usage.Series(ctx, h.cfg.Redis, config, name, now.Add(-quarterSpan+quarterSlot), now.Add(quarterSlot), quarterSlot); err != nil {
-		return d, err
-	}
-	if d.day, err = usage.Series(ctx, h.cfg.Redis, config, name, now.Add(-daySpan+daySlot), now.Add(daySlot), daySlot); err != nil {
-		return d, err
+	for of, points := range map[period]*[]usage.Point{quarterHour: &d.quarter, wholeDay: &d.day} {
+		if *points, err = usage.Series(ctx, h.cfg.Redis, config, name, now.Add(-of.span+of.slot), now.Add(of.slot), of.slot); err != nil {
+			return d, err
+		}
 	}
 	d.events, err = h.service.UpstreamEvents(ctx, reader, name)
 	return d, err
@@ -251,8 +250,8 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	d.Events = h.service.VisibleUpstreamEvents(actor, s.events)
 	charts := charted{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
 	d.Charts = []chart{
-		charts.draw("the last 15 minutes", "15 s", s.quarter, quarterSlot, quarterSpan),
-		charts.draw("the last day", "2 h", s.day, daySlot, daySpan),
+		charts.draw(quarterHour, s.quarter),
+		charts.draw(wholeDay, s.day),
 	}
 	return d, name, nil
 }
