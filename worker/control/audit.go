@@ -30,8 +30,8 @@ const (
 	mostScopes = 20
 )
 
-// auditTasks records who changed which tasks, in the log and in Redis. Without a Store it is in the log alone, and so it is for a
-// Redis user that may change tasks and not the limits.
+// auditTasks records a change of tasks in the log and in Redis. It is in the log alone without a Store, and if the Redis user may not
+// change the limits.
 func (s *Service) auditTasks(ctx context.Context, actor Actor, c TaskChange, done TasksDone) error {
 	a := actionOf(actor, c, done)
 	s.log.LogAttrs(ctx, slog.LevelInfo, "waiting tasks changed",
@@ -72,7 +72,7 @@ func actionOf(actor Actor, c TaskChange, done TasksDone) policystore.Action {
 	return a
 }
 
-// Actions answers who changed waiting tasks, newest first: those of whose scopes an actor may see all. Costs one round trip.
+// Actions returns the changes of waiting tasks, newest first, whose scopes an actor may all see. It costs one round trip.
 func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Action, error) {
 	if s.store == nil {
 		return nil, errNoStore
@@ -84,7 +84,7 @@ func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Actio
 	return s.VisibleActions(actor, all), nil
 }
 
-// VisibleActions are those of some Actions of whose scopes an actor may see all.
+// VisibleActions returns those of some Actions whose scopes an actor may all see.
 func (s *Service) VisibleActions(actor Actor, all []policystore.Action) []policystore.Action {
 	return slices.DeleteFunc(slices.Clone(all), func(a policystore.Action) bool {
 		if actor.seesAll() {

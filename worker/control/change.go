@@ -17,7 +17,7 @@ import (
 // Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes
 // it.
 type Change struct {
-	// Verb is pause, drain, which pauses, resume, set, assign, remove, unset, reset, rollback or import.
+	// Verb is pause, drain (which only pauses), resume, set, assign, remove, unset, reset, rollback or import.
 	Verb Verb
 	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and
 	// import have neither. Without Rule, unset and reset mean all rules; without Scope, unset means

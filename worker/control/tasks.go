@@ -44,8 +44,8 @@ type TaskChange struct {
 	To string
 	// Priority is the value that priority sets.
 	Priority int
-	// Before is the end of clear: it leaves tasks whose wait began later, by their headers, which have
-	// the time of the host that enqueued them. Defaults to the server's time when ApplyTasks begins.
+	// Before bounds clear: it leaves tasks whose wait began later, by the clock of the host that enqueued
+	// them. Defaults to the server's time when ApplyTasks begins.
 	Before time.Time
 	// Reason is the reason for the audit line.
 	Reason string
@@ -202,9 +202,9 @@ func (s *Service) Count(ctx context.Context, actor Actor, c TaskChange) (n TaskC
 	return n, err
 }
 
-// ApplyTasks changes waiting tasks, each by itself, and records that in Redis and in the log. It leaves
-// tasks that a worker has, or that were granted their start. An error ends it; the result then has what
-// was done before. Its errors are those of Count. Costs some twenty round trips a task, and six for one
+// ApplyTasks changes waiting tasks one by one, and records that in Redis and in the log. It leaves tasks
+// that a worker has, or that were granted their start. An error ends it; the result then has what was done
+// before. Its errors are those of Count. It costs some twenty round trips for each task, and six for each
 // that is cancelled.
 func (s *Service) ApplyTasks(ctx context.Context, actor Actor, c TaskChange) (done TasksDone, err error) {
 	if err := s.checkTasks(actor, c); err != nil {
