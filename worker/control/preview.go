@@ -131,8 +131,7 @@ func placesOf(differences []policystore.Difference) (places []string) {
 		}
 		places = append(places, place)
 	}
-	slices.Sort(places)
-	return slices.Compact(places)
+	return places
 }
 
 func countQueues(queues []inspect.ScopeQueue, more bool) Effect {
@@ -150,15 +149,11 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []insp
 		return nil, false, err
 	}
 	for provider := range providers {
-		meant := slices.DeleteFunc(slices.Clone(places), func(place string) bool {
-			first := providerOf(place)
-			return first != "*" && first != provider
-		})
-		if len(meant) == 0 {
+		if !slices.ContainsFunc(places, func(place string) bool { return covers(providerOf(place), provider) }) {
 			continue
 		}
 		some, someMore, err := inspect.Of(s.limiter.Waitlist()).Count(ctx, provider, func(scope string) bool {
-			return slices.ContainsFunc(meant, func(place string) bool { return covers(place, scope) })
+			return slices.ContainsFunc(places, func(place string) bool { return covers(place, scope) })
 		})
 		if err != nil {
 			return nil, false, err

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -370,7 +371,7 @@ func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
 	h.forget()
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
-		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
 		return
 	}
 	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -130,7 +131,7 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
 	t, _ := h.historyTopic(r, actor)
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil || st.err != nil {
-		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
 		return
 	}
 	rows := h.visibleChanges(actor, st.data.(*history))

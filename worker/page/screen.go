@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -58,7 +59,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 	}
 	st := h.hub.get(r.Context(), t)
 	if st.data == nil {
-		h.failed(w, r, actor, errOr(st.err, r.Context().Err()))
+		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
 		return
 	}
 	v, err := h.viewOf(r, actor, s, st)
@@ -79,14 +80,8 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 	h.render(w, r, http.StatusOK, s.name, v)
 }
 
-func errOr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return errors.New("it is not known yet")
-}
+// errUnknown is the error for a topic that was not read yet.
+var errUnknown = errors.New("it is not known yet")
 
 func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
 	data, title, err := s.view(r, actor, st.data)
