@@ -31,7 +31,10 @@ func (s *Service) UpstreamEvents(ctx context.Context, actor Actor, name string) 
 	}
 	all, err := s.limiter.UpstreamEvents(ctx, name)
 	for _, e := range all {
-		event := UpstreamEvent{At: At(e.At), What: e.What, Scope: e.Scope, Rule: e.Rule, Limit: e.Limit, Until: At(e.Until), Answered: e.Answered, Status: e.Status, Host: e.Host}
+		event := UpstreamEvent{
+			At: At(e.At), What: e.What, Scope: e.Scope, Rule: e.Rule, Limit: e.Limit, Until: At(e.Until),
+			Answered: e.Answered, Status: e.Status, Host: e.Host,
+		}
 		if e.RetryKnown {
 			ms := e.Retry.Milliseconds()
 			event.RetryMS = &ms

@@ -113,7 +113,8 @@ func (h *handler) authorized(route route) http.HandlerFunc {
 func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.cfg.Local != "" && forwarded(r):
-		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: give the page users (-users, or -page-users of a worker), or a proxy that says who asks (-proxy)", http.StatusForbidden)
+		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: "+
+			"give the page users (-users, or -page-users of a worker), or a proxy that says who asks (-proxy)", http.StatusForbidden)
 	case h.cfg.Local != "":
 		http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 	case h.cfg.Proxy != nil && h.cfg.Proxy.sends(r) && !h.cfg.Proxy.named(r):
@@ -124,7 +125,8 @@ func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
 		http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
 	case r.Method == http.MethodPost: // its body is not read
-		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: login{Fault: "Your session has ended, and nothing was done. Log in, go back, and send it again."}})
+		again := login{Fault: "Your session has ended, and nothing was done. Log in, go back, and send it again."}
+		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: again})
 	default:
 		http.Redirect(w, r, h.link("/login", "next", r.URL.RequestURI()), http.StatusSeeOther)
 	}

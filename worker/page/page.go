@@ -120,7 +120,10 @@ func New(cfg Config) (*Page, error) {
 }
 
 func newHandler(cfg Config) (*handler, error) {
-	h := &handler{cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), open: openRequests{n: map[string]int{}}, heartbeat: heartbeat, longest: streamLongest, jobs: newJobs(), answerWithin: answerWithin}
+	h := &handler{
+		cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), open: openRequests{n: map[string]int{}}, jobs: newJobs(),
+		heartbeat: heartbeat, longest: streamLongest, answerWithin: answerWithin,
+	}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

@@ -211,7 +211,8 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	name := s.level.Scope
 	d := scopeData{
 		Level: s.level, Last: s.last, Condition: conditionOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
-		Filter: field(r, "q"), Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks, May: h.mayDo(actor, name),
+		Filter: field(r, "q"), May: h.mayDo(actor, name),
+		Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks,
 	}
 	binds := -1
 	if len(s.turns.List) > 0 {

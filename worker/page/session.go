@@ -3,6 +3,7 @@ package page
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -12,8 +13,6 @@ const (
 	sessionCookie = "headway_session"
 	// sessionIdle is how long an unused session lasts, and sessionLongest how long any session lasts.
 	sessionIdle, sessionLongest = 2 * time.Hour, 12 * time.Hour
-	// mostSessions bounds the memory of sessions. The session that was last used longest ago ends first.
-	mostSessions = 10_000
 )
 
 // session is the login of a person.
@@ -34,33 +33,15 @@ func newSessions() *sessions {
 	return &sessions{byID: map[[sha256.Size]byte]*session{}}
 }
 
-// begin returns the id of a new session.
+// begin returns the id of a new session, and forgets those that have ended. Each took a right password, of which
+// few are tried in a minute.
 func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 	id := rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.byID) >= mostSessions {
-		s.drop(now)
-	}
+	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, other *session) bool { return other.over(now) })
 	s.byID[sha256.Sum256([]byte(id))] = &session{name, hash, now, now}
 	return id
-}
-
-// drop forgets the sessions that have ended, or else the one that was last used longest ago. mu is
-// held.
-func (s *sessions) drop(now time.Time) {
-	var oldest [sha256.Size]byte
-	var at time.Time
-	for id, session := range s.byID {
-		if session.over(now) {
-			delete(s.byID, id)
-		} else if at.IsZero() || session.used.Before(at) {
-			oldest, at = id, session.used
-		}
-	}
-	if len(s.byID) >= mostSessions {
-		delete(s.byID, oldest)
-	}
 }
 
 func (s *session) over(now time.Time) bool {
