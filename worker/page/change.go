@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -367,15 +366,13 @@ type doneData struct {
 
 // done shows a change that was made, and offers to undo it if it is still the last one.
 func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
-	t, _ := h.historyTopic(r, actor)
 	h.forget()
-	st := h.hub.get(r.Context(), t)
-	if st.data == nil || st.err != nil {
-		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
+	rows, err := h.readChanges(r, actor)
+	if err != nil {
+		h.failed(w, r, actor, err)
 		return
 	}
 	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)
-	rows := h.visibleChanges(actor, st.data.(*history))
 	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
 	if i < 0 {
 		h.failed(w, r, actor, notFound("there is no version "+strconv.FormatInt(number, 10)))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -41,12 +42,8 @@ const (
 	mostRuns, mostServers = 40, 1000
 )
 
-func (h *handler) failuresTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "failures", every: listsEvery, load: h.loadFailures}, nil
-}
-
 // loadFailures reads ten queues, with up to 30 commands for each.
-func (h *handler) loadFailures(ctx context.Context, last any) (any, error) {
+func (h *handler) loadFailures(ctx context.Context, _ url.Values, last any) (any, error) {
 	f := &failures{queues: map[string]control.FailedQueue{}, read: map[string]time.Time{}}
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err

@@ -144,12 +144,10 @@ func TestFailuresCost(t *testing.T) {
 	n := countOn(own)
 	h, err := newHandler(Config{Redis: own, Local: "me"})
 	must(t, err)
-	topic, err := h.failuresTopic(nil, Actor{})
-	must(t, err)
 	var last any
 	for i := range 4 {
 		before := n.Load()
-		last, err = topic.load(t.Context(), last)
+		last, err = h.loadFailures(t.Context(), nil, last)
 		must(t, err)
 		if spent := n.Load() - before; spent > 110 {
 			t.Errorf("reading %d sent %d commands", i, spent)

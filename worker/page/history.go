@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 
@@ -23,11 +24,7 @@ type history struct {
 // mostActions is how many changes of waiting tasks the screen lists.
 const mostActions = 50
 
-func (h *handler) historyTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "history", load: h.loadHistory}, nil
-}
-
-func (h *handler) loadHistory(ctx context.Context, _ any) (any, error) {
+func (h *handler) loadHistory(ctx context.Context, _ url.Values, _ any) (any, error) {
 	var all history
 	for change, err := range h.store.Changes(ctx) {
 		if err != nil {
@@ -74,6 +71,16 @@ func (h *handler) visibleChanges(actor Actor, all *history) (rows []changeRow) {
 		rows = append(rows, changeRow{seen, i == 0, i > 0 && seen.Hidden == 0 && mayRollback})
 	}
 	return rows
+}
+
+// readChanges returns the changes of which an actor may see a part, as they are now.
+func (h *handler) readChanges(r *http.Request, actor Actor) ([]changeRow, error) {
+	s, _ := h.screenOf("/history")
+	st := h.hub.get(r.Context(), s.topic(r, actor))
+	if st.data == nil || st.err != nil {
+		return nil, cmp.Or(st.err, r.Context().Err(), errUnknown)
+	}
+	return h.visibleChanges(actor, st.data.(*history)), nil
 }
 
 func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, string, error) {
@@ -128,13 +135,11 @@ type auditChange struct {
 
 // export writes the history as NDJSON, oldest first.
 func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
-	t, _ := h.historyTopic(r, actor)
-	st := h.hub.get(r.Context(), t)
-	if st.data == nil || st.err != nil {
-		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
+	rows, err := h.readChanges(r, actor)
+	if err != nil {
+		h.failed(w, r, actor, err)
 		return
 	}
-	rows := h.visibleChanges(actor, st.data.(*history))
 	slices.Reverse(rows)
 	filter := field(r, "q")
 	w.Header().Set("Content-Type", "application/x-ndjson")

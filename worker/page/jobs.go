@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -100,10 +101,10 @@ func (j *jobs) begin(actor Actor, a *act, change control.TaskChange, now time.Ti
 }
 
 // of returns the last job of an actor.
-func (j *jobs) of(actor Actor) (*job, error) {
+func (j *jobs) of(actor string) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if last := j.last[actor.Name]; last != nil {
+	if last := j.last[actor]; last != nil {
 		return last, nil
 	}
 	return nil, notFound("you have begun no change of tasks since the page was started; the history has what was changed before")
@@ -200,8 +201,8 @@ type progress struct {
 	Begun         time.Time
 }
 
-func (h *handler) progressTopic(_ *http.Request, actor Actor) (topic, error) {
-	return topic{key: "job\x00" + actor.Name, load: func(context.Context, any) (any, error) { return h.jobs.of(actor) }}, nil
+func (h *handler) loadJob(_ context.Context, of url.Values, _ any) (any, error) {
+	return h.jobs.of(of.Get("actor"))
 }
 
 func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string, error) {
@@ -219,7 +220,7 @@ func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string,
 
 // postStop ends a job: what was changed stays changed.
 func (h *handler) postStop(w http.ResponseWriter, r *http.Request, actor Actor) {
-	last, err := h.jobs.of(actor)
+	last, err := h.jobs.of(actor.Name)
 	if err != nil {
 		h.failed(w, r, actor, err)
 		return

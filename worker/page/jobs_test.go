@@ -74,7 +74,7 @@ func TestStoppedChangeOfTasks(t *testing.T) {
 			stop()
 			path := s.begin("verb", "cancel")
 			ended := make(chan struct{})
-			one, err := h.jobs.of(s.actor)
+			one, err := h.jobs.of(s.actor.Name)
 			must(t, err)
 			go func() {
 				defer close(ended)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -42,11 +43,7 @@ type provider struct {
 	read    time.Time
 }
 
-func (h *handler) overviewTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "overview", load: h.loadOverview}, nil
-}
-
-func (h *handler) loadOverview(ctx context.Context, last any) (any, error) {
+func (h *handler) loadOverview(ctx context.Context, _ url.Values, last any) (any, error) {
 	o := &overview{providers: map[string]provider{}}
 	var err error
 	if o.limits, err = h.limits(ctx); err != nil {

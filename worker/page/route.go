@@ -80,6 +80,13 @@ func seeScope(r *http.Request) (need, error) {
 	return need{verb: control.VerbSee, place: name}, nil
 }
 
+func seeTask(r *http.Request) (need, error) {
+	if r.FormValue("id") == "" {
+		return need{}, badRequest("no id of a task is given")
+	}
+	return seeRows(r)
+}
+
 // seeLive is the need of the screen whose stream is asked for.
 func (h *handler) seeLive(r *http.Request) (need, error) {
 	s, looked, err := h.watched(r)

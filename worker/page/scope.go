@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -48,21 +49,15 @@ type scopeDetails struct {
 	events       []control.UpstreamEvent
 }
 
-func (h *handler) scopeTopic(r *http.Request, _ Actor) (topic, error) {
-	name := r.FormValue("scope")
-	return topic{key: "scope\x00" + name, load: func(ctx context.Context, last any) (any, error) {
-		before, _ := last.(*scopeState)
-		return h.loadScope(ctx, name, before)
-	}}, nil
-}
-
 // loadScope reads a scope. It costs some 15 commands, and some 80 more for the details.
-func (h *handler) loadScope(ctx context.Context, name string, before *scopeState) (s *scopeState, err error) {
-	s = &scopeState{texts: map[[2]string]string{}}
+func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, error) {
+	name, s := of.Get("scope"), &scopeState{texts: map[[2]string]string{}}
+	before, again := last.(*scopeState)
+	var err error
 	if s.limits, err = h.limits(ctx); err != nil {
 		return nil, err
 	}
-	if before == nil {
+	if !again {
 		if err = h.checkScope(ctx, name, s.limits); err != nil {
 			return nil, err
 		}
@@ -82,7 +77,7 @@ func (h *handler) loadScope(ctx context.Context, name string, before *scopeState
 		}
 		s.describe(h.limiter.Policy(), name)
 	}
-	if before != nil && h.now().Sub(before.read) < detailsEvery {
+	if again && h.now().Sub(before.read) < detailsEvery {
 		s.scopeDetails = before.scopeDetails
 		return s, nil
 	}

@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,8 +19,12 @@ import (
 type screen struct {
 	name  string // of its template
 	needs needs
-	// topic returns the topic of a request.
-	topic func(r *http.Request, actor Actor) (topic, error)
+	// params are the fields of a query that say what is read, and own that each actor has a topic of its own, by the
+	// field actor.
+	params []string
+	own    bool
+	every  time.Duration // how often it is read at most, as that of a topic
+	load   func(ctx context.Context, of url.Values, last any) (any, error)
 	// view turns the data of a topic into the data of the template, and returns the title.
 	view func(r *http.Request, actor Actor, data any) (any, string, error)
 	// live says that the screen is updated while it is open.
@@ -29,16 +34,29 @@ type screen struct {
 // screens are the screens that change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
-		"/{$}":      {name: "overview", needs: seeRows, topic: h.overviewTopic, view: h.overviewView, live: true},
-		"/scope":    {name: "scope", needs: seeScope, topic: h.scopeTopic, view: h.scopeView, live: true},
-		"/waiters":  {name: "waiters", needs: seeScope, topic: h.waitersTopic, view: h.waitersView, live: true},
-		"/drain":    {name: "drain", needs: seeScope, topic: h.drainTopic, view: h.drainView, live: true},
-		"/task":     {name: "task", needs: seeRows, topic: h.taskTopic, view: h.taskView, live: true},
-		"/history":  {name: "history", needs: seeRows, topic: h.historyTopic, view: h.historyView},
-		"/progress": {name: "progress", needs: seeRows, topic: h.progressTopic, view: h.progressView, live: true},
-		"/failures": {name: "failures", needs: seeRows, topic: h.failuresTopic, view: h.failuresView, live: true},
-		"/workers":  {name: "workers", needs: seeRows, topic: h.workersTopic, view: h.workersView, live: true},
+		"/{$}":      {name: "overview", needs: seeRows, load: h.loadOverview, view: h.overviewView, live: true},
+		"/scope":    {name: "scope", needs: seeScope, params: []string{"scope"}, load: h.loadScope, view: h.scopeView, live: true},
+		"/waiters":  {name: "waiters", needs: seeScope, params: []string{"scope", "page"}, load: h.loadWaiters, view: h.waitersView, live: true},
+		"/drain":    {name: "drain", needs: seeScope, params: []string{"scope"}, load: h.loadDrain, view: h.drainView, live: true},
+		"/task":     {name: "task", needs: seeTask, params: []string{"id", "queue"}, load: h.loadTask, view: h.taskView, live: true},
+		"/history":  {name: "history", needs: seeRows, load: h.loadHistory, view: h.historyView},
+		"/progress": {name: "progress", needs: seeRows, own: true, load: h.loadJob, view: h.progressView, live: true},
+		"/failures": {name: "failures", needs: seeRows, every: listsEvery, load: h.loadFailures, view: h.failuresView, live: true},
+		"/workers":  {name: "workers", needs: seeRows, every: listsEvery, load: h.loadWorkers, view: h.workersView, live: true},
 	}
+}
+
+// topic returns what a request for the screen reads.
+func (s screen) topic(r *http.Request, actor Actor) topic {
+	of := url.Values{}
+	for _, name := range s.params {
+		of.Set(name, r.FormValue(name))
+	}
+	if s.own {
+		of.Set("actor", actor.Name)
+	}
+	load := func(ctx context.Context, last any) (any, error) { return s.load(ctx, of, last) }
+	return topic{key: s.name + "?" + of.Encode(), every: s.every, load: load}
 }
 
 // screenOf returns the screen of a path.
@@ -52,12 +70,7 @@ func (h *handler) screenOf(path string) (screen, bool) {
 
 // show answers a request for a screen.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) {
-	t, err := s.topic(r, actor)
-	if err != nil {
-		h.failed(w, r, actor, err)
-		return
-	}
-	st := h.hub.get(r.Context(), t)
+	st := h.hub.get(r.Context(), s.topic(r, actor))
 	if st.data == nil {
 		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
 		return
@@ -128,11 +141,7 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) {
 		h.failed(w, r, actor, err)
 		return
 	}
-	t, err := s.topic(looked, actor)
-	if err != nil {
-		h.failed(w, r, actor, err)
-		return
-	}
+	t := s.topic(looked, actor)
 	news, stop := h.hub.watch(t)
 	defer stop()
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,17 +27,10 @@ type taskState struct {
 	infos []*asynq.TaskInfo // nil for a task that is gone by now
 }
 
-func (h *handler) taskTopic(r *http.Request, _ Actor) (topic, error) {
-	id, name := r.FormValue("id"), r.FormValue("queue")
-	if id == "" {
-		return topic{}, badRequest("no id of a task is given")
-	}
-	return topic{key: "task\x00" + id + "\x00" + name, load: func(ctx context.Context, _ any) (any, error) { return h.loadTask(ctx, id, name) }}, nil
-}
-
 // loadTask reads the tasks of an id in one queue, or in all if none is named: some 20 commands, and two for
 // each queue.
-func (h *handler) loadTask(ctx context.Context, id, name string) (*taskState, error) {
+func (h *handler) loadTask(ctx context.Context, of url.Values, _ any) (any, error) {
+	id, name := of.Get("id"), of.Get("queue")
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err
 	}

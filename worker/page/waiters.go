@@ -23,17 +23,11 @@ type waiters struct {
 	heads map[asynqread.TaskRef]asynqread.TaskHead
 }
 
-func (h *handler) waitersTopic(r *http.Request, _ Actor) (topic, error) {
-	name, from := r.FormValue("scope"), (pageNumber(r)-1)*rowsAPage
-	return topic{key: "waiters\x00" + name + "\x00" + r.FormValue("page"), load: func(ctx context.Context, last any) (any, error) {
-		return h.loadWaiters(ctx, name, from, last != nil)
-	}}, nil
-}
-
 // loadWaiters reads a page of waiters. It costs some 15 commands, and one for each task.
-func (h *handler) loadWaiters(ctx context.Context, name string, from int, known bool) (*waiters, error) {
+func (h *handler) loadWaiters(ctx context.Context, of url.Values, last any) (any, error) {
+	name, from := of.Get("scope"), (pageNumber(of.Get("page"))-1)*rowsAPage
 	limits, err := h.limits(ctx)
-	if err == nil && !known {
+	if err == nil && last == nil {
 		err = h.checkScope(ctx, name, limits)
 	}
 	if err != nil {
@@ -86,7 +80,7 @@ func (h *handler) waitersView(r *http.Request, actor Actor, data any) (any, stri
 		}
 		d.Rows = append(d.Rows, row)
 	}
-	d.Pages = pagesFor(w.turns.All, pageNumber(r), r)
+	d.Pages = pagesFor(w.turns.All, pageNumber(r.FormValue("page")), r)
 	return d, "Who waits in " + w.turns.Scope, nil
 }
 
@@ -113,9 +107,9 @@ type pages struct {
 	Prev, Next string // links, empty for none
 }
 
-// pageNumber returns the page that a request asks for, from 1.
-func pageNumber(r *http.Request) int {
-	n, err := strconv.Atoi(r.FormValue("page"))
+// pageNumber returns the page that a query asks for, from 1.
+func pageNumber(text string) int {
+	n, err := strconv.Atoi(text)
 	if err != nil {
 		return 1
 	}
@@ -142,7 +136,7 @@ func pagesFor(all int64, page int, r *http.Request) pages {
 
 // pageOf returns the part of a list that a request asks for.
 func pageOf[T any](list []T, r *http.Request) ([]T, pages) {
-	p := pagesFor(int64(len(list)), pageNumber(r), r)
+	p := pagesFor(int64(len(list)), pageNumber(r.FormValue("page")), r)
 	from := (p.Page - 1) * rowsAPage
 	return list[from:min(len(list), from+rowsAPage)], p
 }
@@ -154,17 +148,11 @@ type drainState struct {
 	tasks []control.ActiveTask
 }
 
-func (h *handler) drainTopic(r *http.Request, _ Actor) (topic, error) {
-	name := r.FormValue("scope")
-	return topic{key: "drain\x00" + name, load: func(ctx context.Context, last any) (any, error) {
-		return h.loadDrain(ctx, name, last != nil)
-	}}, nil
-}
-
 // loadDrain reads the active tasks of a scope. It costs some three commands for each of asynq's queues.
-func (h *handler) loadDrain(ctx context.Context, name string, known bool) (*drainState, error) {
+func (h *handler) loadDrain(ctx context.Context, of url.Values, last any) (any, error) {
+	name := of.Get("scope")
 	limits, err := h.limits(ctx)
-	if err == nil && !known {
+	if err == nil && last == nil {
 		err = h.checkScope(ctx, name, limits)
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -33,12 +34,8 @@ type queueRow struct {
 // have at most.
 const listsEvery, mostQueues = 5 * time.Second, 200
 
-func (h *handler) workersTopic(*http.Request, Actor) (topic, error) {
-	return topic{key: "workers", every: listsEvery, load: h.loadWorkers}, nil
-}
-
 // loadWorkers costs some seven round trips, with six commands for each queue.
-func (h *handler) loadWorkers(ctx context.Context, _ any) (any, error) {
+func (h *handler) loadWorkers(ctx context.Context, _ url.Values, _ any) (any, error) {
 	s := &workersState{}
 	var err error
 	if s.limits, err = h.limits(ctx); err != nil {
