@@ -18,7 +18,7 @@ import (
 const (
 	// firstProviders is how many providers the first reading reads, and nextProviders how many each later one:
 	// those that were read longest ago.
-	firstProviders, nextProviders = 200, 5
+	firstProviders, nextProviders = 200, 3
 	// branchesRead is the most scopes of a provider that are read for the overview.
 	branchesRead = 1000
 )
