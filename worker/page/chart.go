@@ -73,8 +73,8 @@ const (
 	laterFor = 12 * time.Second
 )
 
-// charted is what the charts of a scope are drawn of.
-type charted struct {
+// drawing is what the charts of a scope are drawn of.
+type drawing struct {
 	scope  string
 	policy *policy.Policy
 	events []control.UpstreamEvent
@@ -82,7 +82,7 @@ type charted struct {
 }
 
 // draw draws a chart of the points of a period.
-func (in charted) draw(of period, points []usage.Point) chart {
+func (d drawing) draw(of period, points []usage.Point) chart {
 	c := chart{Name: of.name, Depth: chartDepth, Base: chartBase, Step: of.step}
 	if len(points) == 0 {
 		return c
@@ -91,7 +91,7 @@ func (in charted) draw(of period, points []usage.Point) chart {
 	for _, p := range points {
 		most, c.Any = max(most, p.Units), c.Any || p.Units > 0
 	}
-	c.Limit, c.LimitRule = in.admits(of)
+	c.Limit, c.LimitRule = d.admits(of)
 	if c.Limit <= 6*most { // bars under a higher line could not be seen
 		most = max(most, c.Limit)
 	}
@@ -107,12 +107,12 @@ func (in charted) draw(of period, points []usage.Point) chart {
 		if p.Units > 0 {
 			b.Y = min(b.Y, chartBase-2)
 		}
-		b.H, b.Unfinished = chartBase-b.Y, p.At.Add(of.slot+laterFor).After(in.now)
+		b.H, b.Unfinished = chartBase-b.Y, p.At.Add(of.slot+laterFor).After(d.now)
 		c.Bars = append(c.Bars, b)
 	}
 	first, whole := points[0].At, time.Duration(len(points))*of.slot
 	c.label(first, whole, of.labelsEvery)
-	for _, e := range in.events {
+	for _, e := range d.events {
 		at := e.At.Sub(first)
 		if at >= 0 && at <= whole && (e.What == "pause" || e.What == "cut") {
 			c.Marks = append(c.Marks, mark{e.At.Time, percent(at.Seconds(), int(whole.Seconds())), e.What, e.Change() + ", as the API answered " + e.Answer()})
@@ -123,12 +123,12 @@ func (in charted) draw(of period, points []usage.Point) chart {
 
 // admits returns how many requests the rules that apply now admit in a slot of a period in the long run, -1 if none says it, and the rule
 // that admits least. It leaves out rules whose windows are longer than the chart.
-func (in charted) admits(of period) (least int64, rule string) {
-	scope, err := policy.ParseScope(in.scope)
+func (d drawing) admits(of period) (least int64, rule string) {
+	scope, err := policy.ParseScope(d.scope)
 	if err != nil {
 		return -1, rule
 	}
-	bounds, _ := in.policy.MatchAt(scope, in.now)
+	bounds, _ := d.policy.MatchAt(scope, d.now)
 	least = -1
 	for _, b := range bounds {
 		r := b.Rule
@@ -136,7 +136,7 @@ func (in charted) admits(of period) (least int64, rule string) {
 			return 0, "the pause of " + b.Scope.String()
 		}
 		if r.Unlimited || r.Shadow || r.Algorithm == policy.Concurrency || r.Algorithm == policy.Calendar || r.Per > of.span ||
-			r.Unit != "" && r.Unit != policy.Requests || r.Active != nil && !r.Active.Holds(in.now) {
+			r.Unit != "" && r.Unit != policy.Requests || r.Active != nil && !r.Active.Holds(d.now) {
 			continue
 		}
 		if n := int64(math.Ceil(float64(r.Limit) * of.slot.Seconds() / r.Per.Seconds())); least < 0 || n < least {

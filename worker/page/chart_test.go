@@ -44,14 +44,14 @@ func TestAdmits(t *testing.T) {
 		`{name: a, algorithm: sliding-window, limit: 100, per: 1m}, {name: b, algorithm: token-bucket, limit: 10, per: 1s, burst: 1}`:            {quarterHour, 25, "a of p"},
 		`{name: a, algorithm: sliding-window, limit: 1, per: 1s, active: "* 13 * * *"}, {name: b, algorithm: sliding-window, limit: 9, per: 1s}`: {quarterHour, 135, "b of p"},
 	} {
-		in := charted{scope: "p", policy: policyOf(t, rules), now: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
+		in := drawing{scope: "p", policy: policyOf(t, rules), now: time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)}
 		if least, rule := in.admits(want.of); least != want.least || rule != want.by {
 			t.Errorf("%s: %d by %s, want %+v", rules, least, rule, want)
 		}
 	}
 	paused, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {paused: true, rules: [{name: a, algorithm: sliding-window, limit: 9, per: 1s}]}}"))
 	must(t, err)
-	if least, rule := (charted{scope: "p", policy: paused}).admits(quarterHour); least != 0 || rule != "the pause of p" {
+	if least, rule := (drawing{scope: "p", policy: paused}).admits(quarterHour); least != 0 || rule != "the pause of p" {
 		t.Errorf("paused: %d by %s", least, rule)
 	}
 }
@@ -65,7 +65,7 @@ func TestChart(t *testing.T) {
 	for i := range 8 {
 		points = append(points, usage.Point{At: first.Add(time.Duration(i) * quarterHour.slot), Sum: usage.Sum{Units: 40, Tasks: 20}})
 	}
-	in := charted{scope: "p", policy: policyOf(t, `{name: a, algorithm: sliding-window, limit: 4, per: 1s}`), now: now}
+	in := drawing{scope: "p", policy: policyOf(t, `{name: a, algorithm: sliding-window, limit: 4, per: 1s}`), now: now}
 	in.events = []control.UpstreamEvent{{At: control.At(first.Add(4 * quarterHour.slot)), What: "pause"}, {At: control.At(first.Add(-time.Hour)), What: "pause"}, {At: control.At(first), What: "limit"}}
 	c := in.draw(quarterHour, points)
 	for _, b := range c.Bars {

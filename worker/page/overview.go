@@ -185,76 +185,76 @@ var conditions = []struct{ kind, word string }{
 	{"full", "Full"}, {"open", "Open"}, {"idle", "Idle"},
 }
 
-func (s *condition) be(kind string) {
-	i := slices.IndexFunc(conditions, func(s struct{ kind, word string }) bool { return s.kind == kind })
-	s.Kind, s.Word, s.rank = kind, conditions[i].word, 2*i
+func (c *condition) set(kind string) {
+	i := slices.IndexFunc(conditions, func(known struct{ kind, word string }) bool { return known.kind == kind })
+	c.Kind, c.Word, c.rank = kind, conditions[i].word, 2*i
 }
 
 // conditionOf returns the state of a scope: its own, or what is worse below it.
 func conditionOf(l control.Level, below control.Trouble) condition {
-	s := ownCondition(l)
+	c := ownCondition(l)
 	for kind, n := range map[string]int{
 		"suspended": below.Suspended, "unmatched": below.Unmatched, "paused": below.Paused, "api": below.UpstreamPaused, "cut": below.Cut,
 	} {
 		var worse condition
-		if worse.be(kind); n > 0 && worse.rank < s.rank {
-			s = worse
-			s.Word += " below"
-			s.rank++ // behind those that are so themselves
+		if worse.set(kind); n > 0 && worse.rank < c.rank {
+			c = worse
+			c.Word += " below"
+			c.rank++ // behind those that are so themselves
 		}
 	}
 	if text := below.String(); text != "" {
-		if s.Text != "" {
-			s.Text += "; "
+		if c.Text != "" {
+			c.Text += "; "
 		}
-		s.Text += "below it " + text
+		c.Text += "below it " + text
 	}
-	return s
+	return c
 }
 
-func ownCondition(l control.Level) (s condition) {
+func ownCondition(l control.Level) (c condition) {
 	api := len(l.Upstream.Pauses)
 	switch {
 	case l.PausedScope != "":
-		s.be("paused")
-		s.Text, s.Until = "paused", l.PausedUntil
+		c.set("paused")
+		c.Text, c.Until = "paused", l.PausedUntil
 		if l.PausedScope != l.Scope {
-			s.Text += " with " + l.PausedScope
+			c.Text += " with " + l.PausedScope
 		}
 		if l.PausedBy != "" {
-			s.Text += " by " + l.PausedBy
+			c.Text += " by " + l.PausedBy
 		}
 	case l.Unmatched && l.Own > 0:
-		s.be("unmatched")
-		s.Text = "no rule matches it"
+		c.set("unmatched")
+		c.Text = "no rule matches it"
 	case l.Unmatched && l.Waiting > 0:
-		s.be("waiting")
+		c.set("waiting")
 	case l.Unmatched:
-		s.be("idle")
-		s.Text = "no rule counts here itself"
+		c.set("idle")
+		c.Text = "no rule counts here itself"
 	case l.Suspended:
-		s.be("suspended")
-		s.Text = "a rule has limit 0"
+		c.set("suspended")
+		c.Text = "a rule has limit 0"
 	case api > 0:
-		s.be("api")
-		s.Text, s.Until = "its API asked for a pause", l.Upstream.Pauses[api-1].Until
+		c.set("api")
+		c.Text, c.Until = "its API asked for a pause", l.Upstream.Pauses[api-1].Until
 	default:
-		s.be("open")
+		c.set("open")
 		for _, r := range l.Rules {
 			if r.Admits > 0 && r.Admits < r.Limit {
-				s.be("cut")
-				s.Text, s.Until = "its API allows "+number(r.Admits)+" of "+number(r.Limit)+" under "+r.Rule, r.AdmitsUntil
+				c.set("cut")
+				c.Text, c.Until = "its API allows "+number(r.Admits)+" of "+number(r.Limit)+" under "+r.Rule, r.AdmitsUntil
 			}
 		}
 		switch {
-		case s.Kind == "cut":
+		case c.Kind == "cut":
 		case l.Waiting > 0:
-			s.be("waiting")
+			c.set("waiting")
 		case l.Binding >= 0 && l.Rules[l.Binding].Remaining <= 0:
-			s.be("full")
+			c.set("full")
 		}
 	}
-	return s
+	return c
 }
 
 func rowOf(p provider) providerRow {

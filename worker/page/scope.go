@@ -180,15 +180,15 @@ func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition
 	paused, cut := of.lower.UpstreamOf(b.Scope)
 	switch why := h.service.HeldBy(b.Scope, of.limits); {
 	case why == control.ReasonPaused:
-		s.be("paused")
+		s.set("paused")
 	case why == control.ReasonSuspended:
-		s.be("suspended")
+		s.set("suspended")
 	case why == control.ReasonUnmatched && b.Own > 0:
-		s.be("unmatched")
+		s.set("unmatched")
 	case paused:
-		s.be("api")
+		s.set("api")
 	case cut:
-		s.be("cut")
+		s.set("cut")
 	}
 	return s
 }
@@ -244,7 +244,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 		d.Below[i].Condition = h.branchCondition(d.Below[i].Branch, s)
 	}
 	d.Events = h.service.VisibleUpstreamEvents(actor, s.events)
-	charts := charted{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
+	charts := drawing{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
 	d.Charts = []chart{
 		charts.draw(quarterHour, s.quarter),
 		charts.draw(wholeDay, s.day),
