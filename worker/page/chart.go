@@ -180,13 +180,13 @@ func (s scale) y(units int64) int {
 
 // shortNumber writes a number for a narrow scale: 1,500 and 20k.
 func shortNumber(n int64) string {
-	switch {
-	case n >= 1_000_000_000 && n%100_000_000 == 0:
-		return strconv.FormatFloat(float64(n)/1e9, 'f', -1, 64) + "G"
-	case n >= 1_000_000 && n%100_000 == 0:
-		return strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) + "M"
-	case n >= 10_000 && n%100 == 0:
-		return strconv.FormatFloat(float64(n)/1e3, 'f', -1, 64) + "k"
+	for _, unit := range []struct {
+		from, size int64
+		name       string
+	}{{1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}} {
+		if n >= unit.from && n%(unit.size/10) == 0 {
+			return strconv.FormatFloat(float64(n)/float64(unit.size), 'f', -1, 64) + unit.name
+		}
 	}
 	return number(n)
 }

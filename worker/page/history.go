@@ -78,7 +78,7 @@ func (h *handler) readChanges(r *http.Request, actor Actor) ([]changeRow, error)
 	s, _ := h.screenOf("/history")
 	st := h.hub.get(r.Context(), s.topic(r, actor))
 	if st.data == nil || st.err != nil {
-		return nil, cmp.Or(st.err, r.Context().Err(), errUnknown)
+		return nil, cmp.Or(st.err, r.Context().Err())
 	}
 	return h.visibleChanges(actor, st.data.(*history)), nil
 }
@@ -104,12 +104,15 @@ func (c *changeRow) mentions(filter string) bool {
 	for _, d := range c.Differences {
 		texts = append(texts, d.Scope, d.Rule)
 	}
-	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
+	return anyMatches(texts, filter)
 }
 
 // mentions reports whether the author, a scope, a task or the reason of a change of waiting tasks contains the filter.
 func mentions(a policystore.Action, filter string) bool {
-	texts := slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs)
+	return anyMatches(slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs), filter)
+}
+
+func anyMatches(texts []string, filter string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool { return matches(text, filter) })
 }
 

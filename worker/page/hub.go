@@ -91,17 +91,19 @@ func (h *hub) get(ctx context.Context, t topic) state {
 	if s := e.state; s.err == nil && !s.tried.IsZero() && h.now().Sub(s.tried) < snapshotEvery {
 		return s
 	}
-	if e.reading == nil {
-		e.reading = make(chan struct{})
-		go h.read(e, e.reading, e.state.data)
+	for forgotten := true; forgotten && ctx.Err() == nil; forgotten = e.state.tried.IsZero() {
+		if e.reading == nil {
+			e.reading = make(chan struct{})
+			go h.read(e, e.reading, e.state.data)
+		}
+		done := e.reading
+		h.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+		h.mu.Lock()
 	}
-	done := e.reading
-	h.mu.Unlock()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-	h.mu.Lock()
 	return e.state
 }
 

@@ -123,18 +123,9 @@ var assetVersion = sync.OnceValue(func() string {
 
 // number returns a number with separators between thousands: 1,204,331.
 func number(n any) string {
-	var v int64
-	switch n := n.(type) {
-	case int64:
-		v = n
-	case int:
-		v = int64(n)
-	default:
-		return fmt.Sprint(n)
-	}
-	text, sign := strconv.FormatInt(v, 10), ""
-	if v < 0 {
-		text, sign = text[1:], "−"
+	text, sign := fmt.Sprint(n), ""
+	if digits, negative := strings.CutPrefix(text, "-"); negative {
+		text, sign = digits, "−"
 	}
 	for at := len(text) - 3; at > 0; at -= 3 {
 		text = text[:at] + "," + text[at:]

@@ -72,7 +72,7 @@ func (h *handler) screenOf(path string) (screen, bool) {
 func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) {
 	st := h.hub.get(r.Context(), s.topic(r, actor))
 	if st.data == nil {
-		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err(), errUnknown))
+		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err()))
 		return
 	}
 	v, err := h.viewOf(r, actor, s, st)
@@ -92,9 +92,6 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 	}
 	h.render(w, r, http.StatusOK, s.name, v)
 }
-
-// errUnknown is the error for a topic that was not read yet.
-var errUnknown = errors.New("it is not known yet")
 
 func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
 	data, title, err := s.view(r, actor, st.data)
