@@ -86,6 +86,9 @@ type ClientConfig struct {
 	// such as "PROPFIND"; it must match the workers' outbound.Config.AllowMethods, or -allow-method.
 	// CONNECT and TRACE are always refused. Defaults to none.
 	AllowMethods []string
+	// Within restricts tasks from another author to a scope and the levels below it. Defaults to nil: any
+	// scope, one id space for all, any priority.
+	Within *Within
 	// App is the name of the application that enqueues. Tasks carry it in HeaderApp, and worker inspect
 	// usage reports usage by it. Only the first 128 bytes count. Defaults to none.
 	App string
@@ -109,6 +112,7 @@ type Client struct {
 	turns  planner
 
 	allowMethods []string
+	within       *Within
 	app          string // escaped
 	inspects     bool
 	onEnqueue    func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
@@ -124,6 +128,7 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 		policy: cfg.Policy,
 
 		allowMethods: slices.Clone(cfg.AllowMethods),
+		within:       cfg.Within,
 		app:          EscapeApp(cfg.App),
 		inspects:     cfg.Inspect,
 		onEnqueue:    cfg.OnEnqueue,
@@ -176,7 +181,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		it.source = isSource(err)
 		return it.refuse(Invalid, err)
 	}
-	t := e.Task.withDefaults()
+	t := c.with(e.Task)
 	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
 	if t.ID == "" {
 		t.ID, it.result.Random = uuid.NewString(), true
@@ -233,7 +238,7 @@ func (c *Client) check(e Entry, now time.Time) error {
 		return e.Err
 	}
 	t := e.Task
-	found, pol := t.checkMethod(c.allowMethods, t.validate(now, nil)), c.inForce()
+	found, pol := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
 	if pol == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}

@@ -70,7 +70,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		r.State, r.Err = Invalid, err
 		return r, nil
 	}
-	t := e.Task.withDefaults()
+	t := c.with(e.Task)
 	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
 	if !r.Random && f.repeats(t.Queue, t.ID) {
 		r.State = Duplicate
