@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"iter"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
@@ -16,70 +14,80 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-const (
-	batchExample    = "enqueue batch tasks.ndjson, or enqueue batch - for standard input"
-	defaultRemember = 24 * time.Hour
-)
+const batchLong = `Enqueues the tasks of FILE, one JSON object a line; - is standard input. It reports a bad
+line with its number, and enqueues the others. You can enqueue a file again: a task whose
+id is taken is reported as a duplicate and left alone. At the end it prints when all tasks
+are expected to have started, and which rule they wait for.
 
-type batchFlags struct {
+A line:
+  {"type":"http","id":"inv-1","scope":"payments/acme","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}
+
+  type      "http", or a type that a Go program has registered; required
+  scope     the path it spends from; required
+  http      of type "http": url (required), method (default GET), headers, body
+  payload   of other types: any JSON value, handed to the handler as it stands
+  id        default a random one        cost      whole number (default 1)
+  queue     (default default)           max_retry whole number (default 25)
+  delay     duration (default 0s)       timeout   duration (http: default 30s)
+  deadline  RFC 3339 (default none)     priority  whole number, higher first (default 0)
+  max_wait  duration (default 0s: waits for limits as long as it takes; worker -patience)
+
+A cost may also be by unit: {"requests":1,"tokens":1500}. Without requests they are 1.
+
+The first interrupt stops reading and finishes the lines that were read. A second one ends
+at once.`
+
+// batchCommand is one run of enqueue batch.
+type batchCommand struct {
 	target
-	command  *cli.Command
-	set      *flag.FlagSet
-	remember time.Duration
-	dryRun   bool
-	starts   bool
+	dryRun bool
+	starts bool
 }
 
-func newBatchFlags(name string) *batchFlags {
-	command := cli.NewCommand(name, usageBatch)
-	command.About, command.Files = "enqueue the tasks of a file", true
-	f := &batchFlags{command: command, set: command.Flags, remember: defaultRemember}
-	f.register(f.set)
-	duration(f.set, "remember", &f.remember)
-	f.set.BoolVar(&f.dryRun, "dry-run", false, "")
-	f.set.BoolVar(&f.starts, "starts", false, "")
-	return f
+// newBatch returns the command "enqueue batch".
+func newBatch(getenv func(string) string) *cobra.Command {
+	b := &batchCommand{target: target{getenv: getenv}}
+	c := &cobra.Command{
+		Use: "batch FILE|-", Short: "Enqueue a file of tasks, one JSON object a line", Long: batchLong, Args: cli.Args(1, 1), RunE: b.run,
+		Example: `  enqueue batch tasks.ndjson
+  enqueue batch -limits limits.yaml -json tasks.ndjson
+  enqueue batch -dry-run tasks.ndjson
+  generate-tasks | enqueue batch -remember 7d -`,
+	}
+	b.flags(c)
+	c.Flags().BoolVar(&b.dryRun, "dry-run", false, "enqueue nothing: check each line, and forecast the starts from what the limits have left and which tasks wait now. It does "+
+		"not check whether ids are taken in Redis")
+	c.Flags().BoolVar(&b.starts, "starts", false, "with -dry-run: print the expected start of each line")
+	return c
 }
 
-// batch enqueues the tasks of a file.
-func (c *command) batch(ctx context.Context, args []string) int {
-	f := newBatchFlags(c.name)
-	c.typed = f.command
-	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
-		return code
+func (b *batchCommand) run(c *cobra.Command, words []string) error {
+	if b.starts && !b.dryRun {
+		return cli.Usage(errors.New("-starts is for -dry-run, which forecasts the starts; -json names the start of each task that is enqueued"))
 	}
-	path, err := argument(f.set, "FILE", batchExample)
+	if err := b.check(c); err != nil {
+		return err
+	}
+	src, err := openSource(c, words[0])
 	if err != nil {
-		return c.usageError(err)
-	}
-	if f.starts && !f.dryRun {
-		return c.usageError(errors.New("-starts is for -dry-run, which forecasts the starts; -json names the start of each task that is enqueued"))
-	}
-	src, err := c.openSource(ctx, path)
-	if err != nil {
-		return c.fail(err)
+		return err
 	}
 	defer src.close()
-	rdb, client, err := c.open(ctx, &f.target)
-	if err != nil {
-		if ctx.Err() != nil {
-			return c.interrupted(ctx, "; nothing was enqueued", "")
-		}
-		return c.fail(err)
+	if err := b.open(c); err != nil {
+		return err
 	}
-	defer func() { _ = rdb.Close() }()
-
-	report := newReport(c.stdout, c.stderr, f.json, src)
-	report.dry, report.apps.policy, report.timeouts.most, report.warns = f.dryRun, c.policy, f.maxTimeout, c.name+": "
-	entries := remembered(queue.NewReader(src).All(), f.remember)
-	if f.dryRun {
-		return c.forecast(ctx, f, rdb, client, entries, report)
+	defer b.close()
+	report := newReport(c, src)
+	report.json, report.dry, report.starts, report.notes = b.json, b.dryRun, b.starts, notes{policy: b.policy, maxTimeout: b.maxTimeout}
+	entries := remembered(queue.NewReader(src).All(), b.remember)
+	if b.dryRun {
+		return b.forecast(c, entries, report)
 	}
 	stop := report.start()
 	var broken queue.Result // the first that Redis failed
-	sum, err := client.EnqueueBatch(ctx, entries, func(r queue.Result) {
+	sum, err := b.client.EnqueueBatch(c.Context(), entries, func(r queue.Result) {
 		if r.State == queue.Failed {
-			r.Err = cli.Explain(r.Err, f.redis)
+			r.Err = cli.Explain(r.Err, b.redis)
 			if broken.Err == nil {
 				broken = r
 				src.end() // it may be waiting for input
@@ -88,50 +96,41 @@ func (c *command) batch(ctx context.Context, args []string) int {
 		report.result(r)
 	})
 	stop()
-	interrupted := err != nil && ctx.Err() != nil && broken.Err == nil
-	werr := report.finish(sum, interrupted)
+	ended := err != nil && c.Context().Err() != nil && broken.Err == nil
+	report.finish(sum, ended)
 	switch {
-	case interrupted:
-		return c.interrupted(ctx, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
+	case ended:
+		return interrupted(c, err, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
 	case broken.Err != nil:
-		return c.fail(stopped(broken, sum))
+		return stopped(broken, sum)
 	case err != nil:
-		return c.fail(explainFile("the tasks", err))
-	case werr != nil:
-		return c.fail(fmt.Errorf("cannot write the results: %w", werr))
+		return explainFile("the tasks", err)
 	case sum.Invalid > 0:
-		return cli.ExitFailed
+		return cli.ErrPrinted
 	}
-	return cli.ExitOK
+	return nil
 }
 
 // forecast prints what enqueuing would do.
-func (c *command) forecast(ctx context.Context, f *batchFlags, rdb redis.UniversalClient, client *queue.Client, entries iter.Seq[queue.Entry], report *report) int {
-	report.starts = f.starts
-	if f.starts || cli.IsTerminal(c.stdout) {
-		report.plot = newStartPlot(time.Now())
-	}
+func (b *batchCommand) forecast(c *cobra.Command, entries iter.Seq[queue.Entry], report *report) error {
 	stop := report.start()
-	sum, err := client.Forecast(ctx, entries, report.result)
+	sum, err := b.client.Forecast(c.Context(), entries, report.result)
 	stop()
 	if err == nil { // without an answer, nothing is said of what is not known
-		report.unserved, _ = control.Unserved(ctx, rdb, report.queues)
+		report.unserved, _ = control.Unserved(c.Context(), b.rdb, report.queues)
 	}
-	interrupted := err != nil && ctx.Err() != nil
-	werr := report.finish(sum, interrupted)
+	report.finish(sum, err != nil && c.Context().Err() != nil)
 	switch {
-	case interrupted:
-		return c.interrupted(ctx, "; nothing was enqueued", "")
+	case err != nil && c.Context().Err() != nil:
+		return interrupted(c, err, "; nothing was enqueued", "")
 	case errors.Is(err, throttle.ErrUnavailable):
-		return c.fail(cli.Explain(err, f.redis))
+		return cli.Explain(err, b.redis)
 	case err != nil:
-		return c.fail(explainFile("the tasks", err))
-	case werr != nil:
-		return c.fail(fmt.Errorf("cannot write the results: %w", werr))
+		return explainFile("the tasks", err)
 	case sum.Invalid > 0:
-		return cli.ExitFailed
+		return cli.ErrPrinted
 	}
-	return cli.ExitOK
+	return nil
 }
 
 // remembered gives every task the same Remember, which is no field of a line.
@@ -149,8 +148,8 @@ func remembered(entries iter.Seq[queue.Entry], remember time.Duration) iter.Seq[
 // stopped says which line Redis failed at, why, and how to go on.
 func stopped(broken queue.Result, sum queue.Summary) error {
 	what, try := broken.Err.Error(), ""
-	if told, ok := errors.AsType[*cli.Error](broken.Err); ok {
-		what, try = told.What, told.Try+"\n"
+	if e, ok := errors.AsType[*cli.Error](broken.Err); ok {
+		what, try = e.What, e.Try+"\n"
 	}
 	return &cli.Error{
 		What: fmt.Sprintf("stopped at line %d: %s", broken.Line, what),

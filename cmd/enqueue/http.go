@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
@@ -17,173 +17,131 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-const httpExample = "enqueue http -scope payments/acme https://api.example.com/charge"
-
-// http enqueues one outbound request.
-func (c *command) http(ctx context.Context, args []string) int {
-	f := newHTTPFlags(c.name)
-	c.typed = f.command
-	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
-		return code
-	}
-	task, err := f.read()
-	if err != nil {
-		return c.usageError(err)
-	}
-	if body, ok := strings.CutPrefix(f.body, "@"); ok {
-		if task.HTTP.Body, err = readBody(body); err != nil {
-			return c.fail(err)
-		}
-	}
-	if err := task.Validate(); err != nil {
-		return c.usageError(explainFlags(err, "enqueue http -h"))
-	}
-	if err := task.CheckMethod(f.allowMethods); err != nil {
-		return c.usageError(explainFlags(err, "enqueue http -h"))
-	}
-	rdb, client, err := c.open(ctx, &f.target)
-	if err != nil {
-		if ctx.Err() != nil {
-			return c.interrupted(ctx, "; nothing was enqueued", "")
-		}
-		return c.fail(err)
-	}
-	defer func() { _ = rdb.Close() }()
-	// Not ctx: a signal that comes now must not leave it unknown whether the task
-	// was enqueued.
-	result, err := client.Enqueue(context.WithoutCancel(ctx), task)
-	return c.httpResult(&f.target, result, err)
+// httpCommand is one run of enqueue http. Flags that hold secrets are texts, which no error of the flags
+// quotes.
+type httpCommand struct {
+	target
+	task     queue.Task
+	request  queue.HTTP
+	headers  []string
+	body     string
+	maxRetry int
 }
 
-func (c *command) httpResult(t *target, result queue.Result, err error) int {
+// newHTTP returns the command "enqueue http".
+func newHTTP(getenv func(string) string) *cobra.Command {
+	h := &httpCommand{target: target{getenv: getenv}}
+	c := &cobra.Command{
+		Use: "http URL", Short: "Enqueue one outbound HTTP request", Args: cli.Args(1, 1), RunE: h.run,
+		Long: `Enqueues one outbound HTTP request. A worker sends it when the limits of its scope allow.
+A duration is 500ms, 90s, 1h30m or 30d. If the id is taken, it is reported as a duplicate,
+and nothing is changed.`,
+		Example: `  enqueue http -scope payments/acme https://api.example.com/ping
+  enqueue http -scope payments/acme -id inv-1 -method POST -body '{"amount":100}' https://api.example.com/charge
+  enqueue http -scope search/plan -cost 5 -delay 10m -header "X-Tenant: acme" https://api.example.com/search`,
+	}
+	h.flags(c)
+	fs := c.Flags()
+	fs.StringVar(&h.task.Scope, "scope", "", "the path that it spends from, a `SCOPE` such as payments/acme/refunds; required")
+	fs.StringVar(&h.task.ID, "id", "", "name of the task within its queue, an `ID`. Default: a random one")
+	fs.StringVar(&h.task.Queue, "queue", queue.DefaultQueue, "queue `NAME`")
+	cli.ChoiceVar(c, &h.request.Method, "method", queue.DefaultMethod, "request `METHOD`: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, or one that -allow-method names", httpsyntax.StandardMethods()...)
+	fs.StringVar(&h.body, "body", "", "request `BODY`; @FILE reads it from a file")
+	fs.StringArrayVar(&h.headers, "header", nil, "request header, `\"NAME: VALUE\"`. May be repeated")
+	fs.Func("cost", "units that it takes under each limit, a whole `NUMBER` (default 1), or by unit: requests=1,tokens=1500", h.cost)
+	fs.IntVar(&h.task.Priority, "priority", 0, "of the tasks of a scope that wait in its queue, the highest `N` goes first: from -1000000 to 1000000")
+	fs.IntVar(&h.maxRetry, "max-retry", queue.DefaultMaxRetry, "`N` retries after failures; waiting for a limit is no failure")
+	cli.DurationVar(fs, &h.task.Delay, "delay", 0, "do not start before this from now")
+	cli.DurationVar(fs, &h.task.MaxWait, "max-wait", 0, "wait for limits this long at most, then do what the worker's -patience says. Default: as long as it takes")
+	cli.DurationVar(fs, &h.task.Timeout, "timeout", queue.DefaultTimeout, "how long one run may take from its start; waiting for a turn does not count")
+	cli.TimeVar(fs, &h.task.Deadline, "deadline", "do not start after this `TIME`, such as 2030-01-31T12:00:00Z")
+	return c
+}
+
+func (h *httpCommand) run(c *cobra.Command, words []string) error {
+	if err := h.check(c); err != nil {
+		return err
+	}
+	if err := h.read(c, words[0]); err != nil {
+		return cli.Usage(err)
+	}
+	if path, is := strings.CutPrefix(h.body, "@"); is {
+		body, err := readBody(path)
+		if err != nil {
+			return err
+		}
+		h.request.Body = body
+	}
+	if err := h.task.Validate(); err != nil {
+		return cli.Usage(explainFlags(err, "enqueue http -h"))
+	}
+	if err := h.task.CheckMethod(h.methods); err != nil {
+		return cli.Usage(explainFlags(err, "enqueue http -h"))
+	}
+	if err := h.open(c); err != nil {
+		return err
+	}
+	defer h.close()
+	// Without a signal: one that comes now must not leave it unknown whether the task was enqueued.
+	result, err := h.client.Enqueue(context.WithoutCancel(c.Context()), h.task)
+	return h.print(c, result, err)
+}
+
+func (h *httpCommand) print(c *cobra.Command, result queue.Result, err error) error {
 	if result.State == queue.Invalid {
 		err = explainFlags(err, "")
 	} else {
-		err = cli.Explain(err, t.redis)
+		err = cli.Explain(err, h.redis)
 	}
-	var werr error
-	notes := appNotes{policy: c.policy}
-	if text := notes.warning(result); text != "" && !t.json {
-		_, _ = fmt.Fprintf(c.stderr, "%s: %s", c.name, text)
+	notes := notes{policy: h.policy, maxTimeout: h.maxTimeout}
+	for _, text := range notes.warnings(result, h.json) {
+		cli.Fail(c.ErrOrStderr(), c.CommandPath(), errors.New(text))
 	}
-	if text := (&timeoutNote{most: t.maxTimeout}).warning(result); text != "" {
-		_, _ = fmt.Fprintf(c.stderr, "%s: %s", c.name, text)
-	}
+	out := cli.Output{W: c.OutOrStdout(), JSON: h.json}
 	switch {
-	case t.json:
-		_, werr = c.stdout.Write(appendResult(nil, result, notes.of(result), reason(result, err)))
+	case h.json:
+		out.Print(resultObject(result, notes.apps(result), reason(result, err)), "")
 	case err == nil:
 		id, failed := cli.Quote(result.ID), ""
 		if result.Archived {
 			failed = ", whose task failed for good; worker tasks run " + id + " runs it again"
 		}
-		_, werr = fmt.Fprintf(c.stdout, "%s %s in queue %s%s\n", result.State, id, cli.Quote(result.Queue), failed)
+		out.Text(fmt.Sprintf("%s %s in queue %s%s", result.State, id, cli.Quote(result.Queue), failed))
 	}
-	if err == nil && werr != nil {
-		err = fmt.Errorf("cannot write the result: %w", werr)
-	}
-	if err != nil {
-		return c.fail(err)
-	}
-	return cli.ExitOK
+	return err
 }
 
-// httpFlags are the flags of enqueue http. Those that may be refused are read
-// by hand, so that faults are reported in the words of the manual.
-type httpFlags struct {
-	target
-	command *cli.Command
-	set     *flag.FlagSet
-	task    queue.Task
-	request queue.HTTP
-	headers []string
-	body    string
-}
-
-func newHTTPFlags(name string) *httpFlags {
-	command := cli.NewCommand(name, usageHTTP)
-	command.About = "enqueue one HTTP request"
-	f := &httpFlags{command: command, set: command.Flags}
-	f.task.Remember = defaultRemember
-	f.register(f.set)
-	f.set.StringVar(&f.task.Scope, "scope", "", "")
-	f.set.StringVar(&f.task.ID, "id", "", "")
-	f.set.StringVar(&f.task.Queue, "queue", queue.DefaultQueue, "")
-	cli.ChoiceVar(f.set, &f.request.Method, "method", queue.DefaultMethod, httpsyntax.StandardMethods()...)
-	f.set.StringVar(&f.body, "body", "", "")
-	f.set.Func("cost", "", f.cost)
-	number(f.set, "priority", -queue.MaxPriority, queue.MaxPriority, func(n int64) { f.task.Priority = int(n) })
-	number(f.set, "max-retry", 0, queue.MaxRetries, func(n int64) { f.task.MaxRetry = queue.Retries(int(n)) })
-	duration(f.set, "delay", &f.task.Delay)
-	duration(f.set, "max-wait", &f.task.MaxWait)
-	duration(f.set, "remember", &f.task.Remember)
-	f.set.Func("timeout", "", func(text string) error {
-		d, err := queue.ParseDuration(text)
-		if err == nil && d == 0 {
-			err = errors.New("0 leaves no time to run")
+// read puts together the task, its body aside where it stands in a file.
+func (h *httpCommand) read(c *cobra.Command, url string) error {
+	for _, name := range []string{"scope", "id", "queue", "method"} {
+		// A script whose variable is unset must not get a random id instead.
+		if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return cli.Errorf("leave -"+name+" out for its default, or check for an unset variable", "-%s is empty", name)
 		}
-		f.task.Timeout = d
-		return err
-	})
-	f.set.Func("deadline", "", func(text string) error {
-		at, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			return errors.New("not an RFC 3339 time, such as 2030-01-31T12:00:00Z")
-		}
-		f.task.Deadline = at
-		return nil
-	})
-	f.set.Func("header", "", func(text string) error {
-		f.headers = append(f.headers, text) // read later: the flag package would quote a secret
-		return nil
-	})
-	return f
-}
-
-// read returns the task, its body aside where it stands in a file.
-func (f *httpFlags) read() (queue.Task, error) {
-	url, err := argument(f.set, "URL", httpExample)
-	if err != nil {
-		return queue.Task{}, err
 	}
-	if name := emptyFlag(f.set); name != "" {
-		return queue.Task{}, cli.Errorf("leave -"+name+" out for its default, or check for an unset variable", "-%s is empty", name)
+	if h.task.Scope == "" {
+		return cli.Errorf("enqueue http -scope payments/acme https://api.example.com/charge", "-scope is required: the path that the request spends from")
 	}
-	if f.task.Scope == "" {
-		return queue.Task{}, cli.Errorf(httpExample, "-scope is required: the path that the request spends from")
+	if h.task.Timeout == 0 {
+		return cli.Errorf("-timeout 30s", "-timeout 0 leaves no time to run")
 	}
-	f.request.URL = url
-	if !strings.HasPrefix(f.body, "@") {
-		f.request.Body = f.body
-	}
-	for i, text := range f.headers {
+	for i, text := range h.headers {
 		name, value, ok := strings.Cut(text, ":")
 		name = strings.TrimSpace(name)
-		if _, twice := f.request.Headers[name]; !ok || twice {
-			return queue.Task{}, cli.Errorf(`enqueue http -header "X-Tenant: acme" …`,
-				"-header number %d is not NAME: VALUE, or its name was given before", i+1)
+		if _, twice := h.request.Headers[name]; !ok || twice {
+			return cli.Errorf(`enqueue http -header "X-Tenant: acme" …`, "-header number %d is not NAME: VALUE, or its name was given before", i+1)
 		}
-		if f.request.Headers == nil {
-			f.request.Headers = make(map[string]string)
+		if h.request.Headers == nil {
+			h.request.Headers = make(map[string]string)
 		}
-		f.request.Headers[name] = strings.TrimSpace(value)
+		h.request.Headers[name] = strings.TrimSpace(value)
 	}
-	f.task.Type, f.task.HTTP = queue.TypeHTTP, &f.request
-	return f.task, nil
-}
-
-// emptyFlag returns a flag that was given an empty text and may not have one. A
-// script whose variable is unset must not get a random id instead.
-func emptyFlag(fs *flag.FlagSet) (name string) {
-	fs.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "scope", "id", "queue", "method":
-			if f.Value.String() == "" {
-				name = f.Name
-			}
-		}
-	})
-	return name
+	if !strings.HasPrefix(h.body, "@") {
+		h.request.Body = h.body
+	}
+	h.request.URL, h.task.Type, h.task.HTTP = url, queue.TypeHTTP, &h.request
+	h.task.MaxRetry, h.task.Remember = queue.Retries(h.maxRetry), h.remember
+	return nil
 }
 
 // readBody reads a file that may hold as much as a line of a batch.
@@ -205,43 +163,24 @@ func readBody(path string) (string, error) {
 }
 
 // cost reads a number, or costs by unit.
-func (f *httpFlags) cost(text string) (err error) {
-	if !strings.Contains(text, "=") {
-		f.task.Costs = nil
-		return readNumber(text, 1, queue.MaxCost, func(n int64) { f.task.Cost = n })
+func (h *httpCommand) cost(text string) (err error) {
+	if strings.Contains(text, "=") {
+		h.task.Cost = 0
+		if h.task.Costs, err = policy.ParseCosts(text); err != nil {
+			return errors.New(strings.TrimPrefix(err.Error(), "throttle: costs: "))
+		}
+		return nil
 	}
-	if f.task.Costs, err = policy.ParseCosts(text); err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "throttle: costs: "))
-	}
-	f.task.Cost = 0
-	return nil
-}
-
-// number adds a flag that is a whole number within bounds.
-func number(fs *flag.FlagSet, name string, low, high int64, set func(int64)) {
-	fs.Func(name, "", func(text string) error { return readNumber(text, low, high, set) })
-}
-
-func readNumber(text string, low, high int64, set func(int64)) error {
-	n, err := strconv.ParseInt(text, 10, 64)
-	switch {
+	h.task.Costs = nil
+	switch h.task.Cost, err = strconv.ParseInt(text, 10, 64); {
 	case errors.Is(err, strconv.ErrSyntax):
 		return errors.New("not a whole number in plain digits")
-	case n < low:
-		return fmt.Errorf("below %d", low)
-	case n > high:
-		return fmt.Errorf("above %d", high)
+	case h.task.Cost < 1:
+		return errors.New("below 1")
+	case h.task.Cost > queue.MaxCost:
+		return fmt.Errorf("above %d", queue.MaxCost)
 	}
-	set(n)
 	return nil
-}
-
-func duration(fs *flag.FlagSet, name string, d *time.Duration) {
-	fs.Func(name, "", func(text string) error {
-		span, err := queue.ParseDuration(text)
-		*d = span
-		return err
-	})
 }
 
 // explainFlags reports the faults of a task by the flags that they came from.
@@ -250,11 +189,11 @@ func explainFlags(err error, try string) error {
 	if !ok {
 		return err
 	}
-	told := make([]string, len(invalid.Faults))
+	faults := make([]string, len(invalid.Faults))
 	for i, fault := range invalid.Faults {
-		told[i] = flagOf(fault.Field) + ": " + fault.Reason
+		faults[i] = flagOf(fault.Field) + ": " + fault.Reason
 	}
-	return &cli.Error{What: strings.Join(told, "\n"), Try: try, Err: err}
+	return &cli.Error{What: strings.Join(faults, "\n"), Try: try, Err: err}
 }
 
 func flagOf(field string) string {

@@ -8,11 +8,12 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"strings"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"strings"
 )
 
 const limitsYAML = "limits:\n  a:\n    rules:\n      - {name: r, algorithm: token-bucket, limit: 9, per: 1s, burst: 4}\n"
@@ -136,7 +137,7 @@ func TestAllowMethod(t *testing.T) {
 			t.Errorf("%s, allowed: %+v", name, got)
 		}
 		refused := append([]string{tt.args[0], "-allow-method", "TRACE"}, tt.args[1:]...)
-		program(t, url, tt.stdin, refused...).says(t, cli.ExitUsage, `invalid value "TRACE" for flag -allow-method: a method that has`)
+		program(t, url, tt.stdin, refused...).says(t, cli.ExitUsage, `-allow-method "TRACE": a method that has`)
 	}
 }
 

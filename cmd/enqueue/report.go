@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,14 +12,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 const (
-	drawEvery = 200 * time.Millisecond
-	logEvery  = 5 * time.Second
-	eraseLine = "\r\x1b[K"
+	flushEvery = 200 * time.Millisecond
+	logEvery   = 5 * time.Second
 
 	// listed is how many lines are listed that need no mending each. Running a
 	// batch again must not print a line for every one that was done before.
@@ -31,27 +34,21 @@ type report struct {
 	json     bool
 	dry      bool         // nothing is enqueued
 	starts   bool         // each start is printed
-	plot     *startPlot   // of the starts of a dry run; nil for none
 	queues   []string     // those of a dry run's tasks
 	unserved []string     // those of them that no live worker serves
-	unknown  queue.Result // the first whose start is unknown, but for toldApart
-	apps     appNotes
-	timeouts timeoutNote
+	unknown  queue.Result // the first whose start is unknown, but for saidApart
+	notes    notes
 	progress progressMeter
 	log      *slog.Logger
 
 	mu       sync.Mutex
 	out      *bufio.Writer
 	stderr   io.Writer
-	warns    string    // begins a warning
-	screen   io.Writer // stderr, where it is a terminal; else nil
-	drawn    bool
+	name     string // begins a warning
 	done     int
 	listed   map[queue.State]int
 	archived []string // ids of the first duplicates whose tasks failed for good
 	logged   time.Time
-	buf      []byte
-	writeErr error
 }
 
 // progressMeter is how far a batch is: its bytes are the only thing known ahead.
@@ -61,26 +58,23 @@ type progressMeter struct {
 	read  func() int64
 }
 
-func newReport(stdout, stderr io.Writer, json bool, src *source) *report {
-	now := time.Now()
+func newReport(c *cobra.Command, src *source) *report {
+	now, stderr := time.Now(), c.ErrOrStderr()
 	r := &report{
-		json:     json,
 		progress: progressMeter{began: now, size: src.size, read: src.read.Load},
 		log:      slog.New(slog.NewTextHandler(stderr, nil)),
-		out:      bufio.NewWriterSize(stdout, 64<<10),
+		out:      bufio.NewWriterSize(c.OutOrStdout(), 64<<10),
 		stderr:   stderr,
+		name:     c.CommandPath(),
 		listed:   map[queue.State]int{},
 		logged:   now,
-	}
-	if cli.IsTerminal(stderr) {
-		r.screen = stderr
 	}
 	return r
 }
 
 // start shows progress until stop is called.
 func (r *report) start() (stop func()) {
-	ticker := time.NewTicker(drawEvery)
+	ticker := time.NewTicker(flushEvery)
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -108,18 +102,12 @@ func (r *report) result(res queue.Result) {
 	if res.State == queue.Valid && !slices.Contains(r.queues, res.Queue) && len(r.queues) < listed {
 		r.queues = append(r.queues, res.Queue)
 	}
-	if text := r.timeouts.warning(res); text != "" {
-		r.erase()
-		_, _ = io.WriteString(r.stderr, r.warns+text)
+	for _, text := range r.notes.warnings(res, r.json) {
+		cli.Fail(r.stderr, r.name, errors.New(text))
 	}
 	if r.json {
-		r.buf = appendResult(r.buf[:0], res, r.apps.of(res), reason(res, res.Err))
-		r.write(r.buf)
+		r.write(cli.JSONLine(resultObject(res, r.notes.apps(res), reason(res, res.Err))))
 		return
-	}
-	if text := r.apps.warning(res); text != "" {
-		r.erase()
-		_, _ = io.WriteString(r.stderr, r.warns+text)
 	}
 	if res.State == queue.Valid {
 		r.valid(res)
@@ -144,24 +132,19 @@ func (r *report) result(res queue.Result) {
 			why += ", by a task that failed for good"
 		}
 	}
-	r.write(fmt.Appendf(r.buf[:0], "line %d: %s: %s\n", res.Line, res.State, cli.Escape(why)))
+	r.printf("line %d: %s: %s\n", res.Line, res.State, cli.Escape(why))
 }
 
 // expiring is the key under which lines are counted that would expire before they start.
 const expiring queue.State = "expiring"
 
-// toldApart are reasons for an unknown start that the summary has anyway.
-var toldApart = []queue.Reason{queue.ReasonDelay, queue.ReasonPaused, queue.ReasonUpstream}
+// saidApart are reasons for an unknown start that the summary has anyway.
+var saidApart = []queue.Reason{queue.ReasonDelay, queue.ReasonPaused, queue.ReasonUpstream}
 
 // valid prints the start of a task that would be enqueued, if that is wanted or too late.
 func (r *report) valid(res queue.Result) {
-	switch {
-	case res.Start.IsZero():
-		if r.unknown.Reason == "" && !slices.Contains(toldApart, res.Reason) {
-			r.unknown = res
-		}
-	case r.plot != nil:
-		r.plot.add(res.Start)
+	if res.Start.IsZero() && r.unknown.Reason == "" && !slices.Contains(saidApart, res.Reason) {
+		r.unknown = res
 	}
 	start, late := startText(res), ""
 	switch res.Expires {
@@ -178,142 +161,141 @@ func (r *report) valid(res queue.Result) {
 		if res.ID != "" { // else it gets a random one
 			id = " " + cli.Quote(res.ID)
 		}
-		r.write(fmt.Appendf(r.buf[:0], "line %d:%s starts %s%s\n", res.Line, id, start, late))
+		r.printf("line %d:%s starts %s%s\n", res.Line, id, start, late)
 	}
 }
 
-func (r *report) write(line []byte) {
-	if r.out.Available() < len(line) {
-		r.erase()
-		r.flush()
-	}
-	if _, err := r.out.Write(line); err != nil && r.writeErr == nil {
-		r.writeErr = err
-	}
-}
+func (r *report) write(line []byte) { _, _ = r.out.Write(line) }
 
-// tick shows what has gathered: the results, then how far it is.
+func (r *report) printf(format string, args ...any) { r.write(fmt.Appendf(nil, format, args...)) }
+
+// tick prints the results that have gathered, and now and then how far it is.
 func (r *report) tick(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.screen == nil {
-		r.flush()
-		if now.Sub(r.logged) >= logEvery {
-			r.logged = now
-			r.log.Info("enqueueing", r.progress.attrs(r.done, now)...)
-		}
-		return
-	}
-	// Results may go to the same terminal: they need a line of their own.
-	if r.out.Buffered() > 0 {
-		r.erase()
-		r.flush()
-	}
-	_, _ = io.WriteString(r.screen, eraseLine+r.progress.text(r.done, now))
-	r.drawn = true
-}
-
-func (r *report) erase() {
-	if r.drawn {
-		_, _ = io.WriteString(r.screen, eraseLine)
-		r.drawn = false
+	r.flush()
+	if now.Sub(r.logged) >= logEvery {
+		r.logged = now
+		r.log.Info("enqueueing", r.progress.attrs(r.done, now)...)
 	}
 }
 
-func (r *report) flush() {
-	if err := r.out.Flush(); err != nil && r.writeErr == nil {
-		r.writeErr = err
-	}
-}
+// flush prints what has gathered. Who ran the command reports what could not be written.
+func (r *report) flush() { _ = r.out.Flush() }
 
-// finish prints the summary and returns the first error of writing results.
-func (r *report) finish(sum queue.Summary, interrupted bool) error {
+// finish prints the summary.
+func (r *report) finish(sum queue.Summary, interrupted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.erase()
+	defer r.flush()
 	elapsed := time.Since(r.progress.began)
 	if r.json {
-		r.write(appendSummary(nil, sum, r.dry, r.unserved, interrupted, elapsed))
-		r.flush()
-		return r.writeErr
+		r.write(cli.JSONLine(summaryObject(sum, r.dry, r.unserved, interrupted, elapsed)))
+		return
 	}
 	for _, state := range []queue.State{queue.Duplicate, queue.Failed, expiring} {
 		if state == expiring && r.starts {
 			continue // all are listed
 		}
 		if more := r.listed[state] - listed; more > 0 {
-			r.write(fmt.Appendf(nil, "… and %d more %s (-json lists every line)\n", more, state))
+			r.printf("… and %d more %s (-json lists every line)\n", more, state)
 		}
 	}
 	good, state := sum.Enqueued, queue.Enqueued
 	if r.dry {
 		good, state = sum.Valid, queue.Valid
 	}
-	r.write(fmt.Appendf(nil, "%d lines: %d %s, %d duplicate", sum.Total(), good, state, sum.Duplicate))
+	r.printf("%d lines: %d %s, %d duplicate", sum.Total(), good, state, sum.Duplicate)
 	if sum.Archived > 0 {
-		r.write(fmt.Appendf(nil, ", %d of them failed", sum.Archived))
+		r.printf(", %d of them failed", sum.Archived)
 	}
-	r.write(fmt.Appendf(nil, ", %d invalid", sum.Invalid))
+	r.printf(", %d invalid", sum.Invalid)
 	if sum.Failed > 0 {
-		r.write(fmt.Appendf(nil, ", %d failed", sum.Failed))
+		r.printf(", %d failed", sum.Failed)
 	}
-	r.write(fmt.Appendf(nil, " in %s\n", elapsed.Round(time.Millisecond)))
+	r.printf(" in %s\n", elapsed.Round(time.Millisecond))
 	if sum.Archived > 0 {
-		r.write(fmt.Appendf(nil, "to run what failed again: worker tasks run %s", strings.Join(r.archived, " ")))
+		r.printf("to run what failed again: worker tasks run %s", strings.Join(r.archived, " "))
 		if more := sum.Archived - len(r.archived); more > 0 {
-			r.write(fmt.Appendf(nil, " … and %d more (-json lists every line)", more))
+			r.printf(" … and %d more (-json lists every line)", more)
 		}
-		r.write([]byte("\n"))
+		r.printf("\n")
 	}
-	if done := doneText(sum, time.Now()); r.dry {
-		r.write([]byte("nothing was enqueued. If it were enqueued now: "))
-		r.write([]byte(cmp.Or(done, "without limits the starts are unknown\n")))
-		if sum.Expiring > 0 {
-			r.write(fmt.Appendf(nil, "%d would expire before they start\n", sum.Expiring))
-		}
-		if why := unknownText(r.unknown); why != "" {
-			r.write(fmt.Appendf(nil, "line %d has no known start%s\n", r.unknown.Line, why))
-		}
-		for _, name := range r.unserved {
-			r.write(fmt.Appendf(nil, "no live worker serves queue %s: its tasks start when one does\n", cli.Quote(name)))
-		}
-		r.write([]byte(r.plot.String()))
-	} else {
-		r.write([]byte(done))
+	done := doneText(sum, time.Now())
+	if !r.dry {
+		r.printf("%s", done)
+		return
 	}
-	r.flush()
-	return r.writeErr
+	r.printf("nothing was enqueued. If it were enqueued now: %s", cmp.Or(done, "without limits the starts are unknown\n"))
+	if sum.Expiring > 0 {
+		r.printf("%d would expire before they start\n", sum.Expiring)
+	}
+	if why := unknownText(r.unknown); why != "" {
+		r.printf("line %d has no known start%s\n", r.unknown.Line, why)
+	}
+	for _, name := range r.unserved {
+		r.printf("no live worker serves queue %s: its tasks start when one does\n", cli.Quote(name))
+	}
 }
 
-// rate returns lines a second, and how long the rest will take at the pace so
-// far; a negative rest is unknown.
-func (p progressMeter) rate(done int, now time.Time) (rate float64, percent int, rest time.Duration) {
-	elapsed := now.Sub(p.began)
-	if elapsed > 0 {
-		rate = float64(done) / elapsed.Seconds()
-	}
-	read := p.read()
-	if p.size == 0 || read == 0 {
-		return rate, 0, -1
-	}
-	left := float64(max(0, p.size-read)) / float64(read)
-	return rate, int(100 * min(read, p.size) / p.size), time.Duration(left * float64(elapsed))
-}
-
-func (p progressMeter) text(done int, now time.Time) string {
-	rate, percent, rest := p.rate(done, now)
-	text := fmt.Sprintf("%d lines, %.0f/s", done, rate)
-	if rest >= 0 {
-		text += fmt.Sprintf(", %d %%, %s left", percent, rest.Round(time.Second))
-	}
-	return text
-}
-
+// attrs returns what the log says of a batch: also how long the rest will take at the pace so far, where that is
+// known.
 func (p progressMeter) attrs(done int, now time.Time) []any {
-	rate, percent, rest := p.rate(done, now)
-	attrs := []any{slog.Int("lines", done), slog.Int("lines_per_second", int(rate))}
-	if rest >= 0 {
-		attrs = append(attrs, slog.Int("percent", percent), slog.Int("eta_seconds", int(rest.Round(time.Second).Seconds())))
+	elapsed, read := now.Sub(p.began), p.read()
+	attrs := []any{slog.Int("lines", done), slog.Int("lines_per_second", int(float64(done)/elapsed.Seconds()))}
+	if p.size > 0 && read > 0 {
+		rest := time.Duration(float64(max(0, p.size-read)) / float64(read) * float64(elapsed))
+		attrs = append(attrs, slog.Int64("percent", 100*min(read, p.size)/p.size), slog.Int("eta_seconds", int(rest.Round(time.Second).Seconds())))
 	}
 	return attrs
+}
+
+// mostAppScopes is of how many levels a warning is printed.
+const mostAppScopes = 20
+
+// notes knows what to warn of, which is no error: whoever enqueues need not be whoever runs.
+type notes struct {
+	policy     *policy.Policy // nil for none
+	maxTimeout time.Duration  // after which workers end a run
+	scopes     map[string]bool
+	timeout    bool // that it was warned of
+}
+
+// apps returns the applications that alone may run a task, nil for all.
+func (n *notes) apps(r queue.Result) []string {
+	if n.policy == nil || r.AppScope == "" {
+		return nil
+	}
+	level, err := policy.ParseScope(r.AppScope)
+	if err != nil {
+		return nil
+	}
+	apps, _ := n.policy.Apps(level)
+	return apps
+}
+
+// warnings says once for each level that only some applications may run its tasks, unless JSON says it, and once
+// that a timeout is longer than workers let a run take.
+func (n *notes) warnings(r queue.Result, inJSON bool) (texts []string) {
+	if r.State != queue.Enqueued && r.State != queue.Valid {
+		return nil
+	}
+	if !n.timeout && r.Timeout > n.maxTimeout {
+		n.timeout = true
+		texts = append(texts, fmt.Sprintf("the timeout of %s is %s, but workers end a run after %s; if their -max-timeout is longer, give it to enqueue too",
+			cli.Quote(r.ID), r.Timeout, n.maxTimeout))
+	}
+	apps := n.apps(r)
+	if apps == nil || inJSON || n.scopes[r.AppScope] || len(n.scopes) >= mostAppScopes {
+		return texts
+	}
+	if n.scopes == nil {
+		n.scopes = map[string]bool{}
+	}
+	n.scopes[r.AppScope] = true
+	names := make([]string, len(apps))
+	for i, app := range apps {
+		names[i] = cli.Quote(app)
+	}
+	return append(texts, fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); the tasks wait for one of them", strings.Join(names, ", "), cli.Quote(r.AppScope)))
 }

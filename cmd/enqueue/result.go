@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,7 +10,7 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// resultJSON is a task's line under -json. The usage text lists its fields.
+// resultJSON is a task's line under -json. docs/json.md has its fields.
 type resultJSON struct {
 	Line  int         `json:"line,omitempty"`
 	ID    string      `json:"id"`
@@ -77,8 +75,8 @@ type endJSON struct {
 	ElapsedMS     int64  `json:"elapsed_ms"`
 }
 
-// appendSummary appends the last line.
-func appendSummary(dst []byte, sum queue.Summary, dry bool, unserved []string, interrupted bool, elapsed time.Duration) []byte {
+// summaryObject returns the last line under -json.
+func summaryObject(sum queue.Summary, dry bool, unserved []string, interrupted bool, elapsed time.Duration) any {
 	end := endJSON{
 		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt), DoneFrom: stamp(sum.DoneFrom), DoneTo: stamp(sum.DoneTo),
 		BoundScope: sum.Binding.Scope, BoundRule: sum.Binding.Rule,
@@ -86,9 +84,9 @@ func appendSummary(dst []byte, sum queue.Summary, dry bool, unserved []string, i
 		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
 	}
 	if dry {
-		return appendJSON(dst, forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, unserved, end})
+		return forecastJSON{true, true, sum.Total(), sum.Valid, sum.Duplicate, sum.Invalid, sum.Expiring, unserved, end}
 	}
-	return appendJSON(dst, summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, sum.Archived, end})
+	return summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, sum.Archived, end}
 }
 
 // doneText says when a batch is done, in their own time; empty where nothing
@@ -165,10 +163,13 @@ func clock(at, now time.Time) string {
 	return at.Format(time.TimeOnly)
 }
 
-// appendResult appends a result as one line of JSON.
-func appendResult(dst []byte, r queue.Result, apps []string, why string) []byte {
-	wait := waitJSON{stamp(r.StartFrom), stamp(r.StartTo), r.Reason, r.Binding.Rule, r.Binding.Scope}
-	return appendJSON(dst, resultJSON{Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Archived: r.Archived, Start: stamp(r.Start), waitJSON: wait, Expires: r.Expires, Apps: apps, Error: why})
+// resultObject returns a result under -json.
+func resultObject(r queue.Result, apps []string, why string) resultJSON {
+	return resultJSON{
+		Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Archived: r.Archived, Start: stamp(r.Start),
+		waitJSON: waitJSON{stamp(r.StartFrom), stamp(r.StartTo), r.Reason, r.Binding.Rule, r.Binding.Scope},
+		Expires:  r.Expires, Apps: apps, Error: why,
+	}
 }
 
 // stamp writes a time as RFC 3339 does, to the millisecond; empty for none.
@@ -179,22 +180,14 @@ func stamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }
 
-func appendJSON(dst []byte, v any) []byte {
-	buf := bytes.NewBuffer(dst)
-	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // strings, numbers and booleans only
-	return cli.EscapeJSON(buf.Bytes())
-}
-
 // reason says in one line why a task was not enqueued; empty when it was, or
 // when its id is taken.
 func reason(r queue.Result, err error) string {
 	if invalid, ok := errors.AsType[*queue.InvalidError](r.Err); ok {
 		return invalid.Reasons()
 	}
-	if told, ok := errors.AsType[*cli.Error](err); ok {
-		return told.What
+	if e, ok := errors.AsType[*cli.Error](err); ok {
+		return e.What
 	}
 	if err == nil {
 		return ""

@@ -1,94 +1,109 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue/schedule"
 )
 
 const (
-	schedulesExample = "enqueue schedules schedules.yaml"
-	defaultRuns      = 5
-	maxRuns          = 10_000
-	maxSchedules     = 8 << 20 // bytes of standard input, more than a file may have
+	maxRuns      = 10_000
+	maxSchedules = 8 << 20 // bytes of standard input, more than a file may have
+
+	schedulesLong = `Checks a file of recurring tasks and shows the next runs of each. It enqueues nothing and
+needs no Redis. worker -schedules FILE enqueues them. - is standard input.
+
+A schedule:
+  schedules:
+    nightly-report:                 # its name, 1 to 128 bytes
+      cron: "0 6 * * 1-5"           # minute, hour, day of month, month, day of week;
+                                    # or @yearly, @monthly, @weekly, @daily, @hourly
+      timezone: America/Los_Angeles # (default UTC)
+      jitter: 5m                    # delay each run by up to 5m, in whole seconds (default 0)
+      catch_up: last                # missed runs: none, last, all (default last)
+      task:                         # as a line of enqueue batch, without id, delay
+        type: http                  # and deadline
+        scope: payments/acme
+        http: {method: POST, url: "https://api.example.com/report"}
+
+When clocks change, they skip an hour or show one twice. A schedule that names its hours
+still runs once a day. One whose hour begins with * runs each real hour.`
 )
 
-type schedulesFlags struct {
-	command *cli.Command
-	set     *flag.FlagSet
+// schedulesCommand is one run of enqueue schedules.
+type schedulesCommand struct {
 	n       int
 	from    time.Time
 	json    bool
-
-	allowMethods []string
+	methods []string
 }
 
-func newSchedulesFlags(name string) *schedulesFlags {
-	command := cli.NewCommand(name, usageSchedules)
-	command.About, command.Files = "show when recurring tasks come due", true
-	f := &schedulesFlags{command: command, set: command.Flags, from: time.Now()}
-	f.set.IntVar(&f.n, "n", defaultRuns, "")
-	f.set.BoolVar(&f.json, "json", false, "")
-	cli.AllowMethodFlag(f.set, &f.allowMethods)
-	f.set.Func("from", "", func(text string) (err error) {
-		if f.from, err = time.Parse(time.RFC3339, text); err != nil {
-			return errors.New("not an RFC 3339 time, such as 2030-01-31T12:00:00Z")
-		}
-		return nil
-	})
-	return f
+// newSchedules returns the command "enqueue schedules".
+func newSchedules() *cobra.Command {
+	s := &schedulesCommand{}
+	c := &cobra.Command{
+		Use: "schedules FILE|-", Short: "Show when recurring tasks come due", Long: schedulesLong, Args: cli.Args(1, 1), RunE: s.run,
+		Example: "  enqueue schedules schedules.yaml\n  enqueue schedules -n 3 -from 2026-03-07T00:00:00Z -json schedules.yaml",
+	}
+	c.Flags().IntVar(&s.n, "n", 5, "show `N` runs of each schedule")
+	cli.TimeVar(c.Flags(), &s.from, "from", "runs after this `TIME`, such as 2030-01-31T12:00:00Z. Default: now")
+	c.Flags().BoolVar(&s.json, "json", false, "print an object of JSON for each run; docs/json.md has its fields")
+	methodsFlag(c, &s.methods)
+	return c
 }
 
-// schedules shows the next runs of each schedule of a file.
-func (c *command) schedules(args []string) int {
-	f := newSchedulesFlags(c.name)
-	c.typed = f.command
-	if _, code, done := f.command.Parse(args, c.getenv, c.stdout, c.stderr); done {
-		return code
+func (s *schedulesCommand) run(c *cobra.Command, words []string) error {
+	if s.n < 1 || s.n > maxRuns {
+		return cli.Usage(cli.Errorf("-n 5", "-n %d is not from 1 to %d", s.n, maxRuns))
 	}
-	if f.n < 1 || f.n > maxRuns {
-		return c.usageError(cli.Errorf("-n 5", "-n %d is not from 1 to %d", f.n, maxRuns))
+	if err := checkMethods(s.methods); err != nil {
+		return cli.Usage(err)
 	}
-	path, err := argument(f.set, "FILE", schedulesExample)
-	if err != nil {
-		return c.usageError(err)
+	if s.from.IsZero() {
+		s.from = time.Now()
 	}
-	file, err := c.loadSchedules(path)
+	file, err := loadSchedules(words[0], c.InOrStdin())
 	if err == nil {
-		err = file.CheckMethods(f.allowMethods)
+		err = file.CheckMethods(s.methods)
 	}
 	if err != nil {
-		return c.fail(explainSchedules(err))
+		return explainSchedules(err)
 	}
-	show := showText
-	if f.json {
-		show = showJSON
-	}
-	for _, s := range file.Schedules {
-		var out bytes.Buffer
-		if err := show(&out, s, f); err != nil {
-			return c.fail(err)
+	out := cli.Output{W: c.OutOrStdout(), JSON: s.json}
+	for _, each := range file.Schedules {
+		if !s.json {
+			jitter := ""
+			if each.Jitter > 0 {
+				jitter = fmt.Sprintf(", jitter %s", each.Jitter)
+			}
+			out.Text(fmt.Sprintf("%s: %s %s, catch_up %s%s", cli.Quote(each.Name), each.Cron, each.Timezone, each.CatchUp, jitter))
 		}
-		if code := c.print(string(cli.EscapeJSON(out.Bytes()))); code != cli.ExitOK {
-			return code
+		run := each.Next(s.from)
+		for n := 0; n < s.n && !run.IsZero(); n++ {
+			object, err := runObject(each, run)
+			if err != nil {
+				return err
+			}
+			out.Print(object, runText(each, run))
+			run = each.Next(run)
 		}
 	}
-	return cli.ExitOK
+	return nil
 }
 
 // loadSchedules reads the file at path, or standard input for "-".
-func (c *command) loadSchedules(path string) (*schedule.File, error) {
+func loadSchedules(path string, stdin io.Reader) (*schedule.File, error) {
 	if path != "-" {
 		return schedule.Load(path)
 	}
-	data, err := io.ReadAll(io.LimitReader(c.stdin, maxSchedules))
+	data, err := io.ReadAll(io.LimitReader(stdin, maxSchedules))
 	if err != nil {
 		return nil, err
 	}
@@ -102,39 +117,16 @@ func explainSchedules(err error) error {
 	return explainFile("the schedules", err)
 }
 
-// runs calls each with the next runs of a schedule.
-func (f *schedulesFlags) runs(s *schedule.Schedule, each func(run time.Time) error) error {
-	run := f.from
-	for range f.n {
-		if run = s.Next(run); run.IsZero() {
-			return nil
-		}
-		if err := each(run); err != nil {
-			return err
-		}
+// runText says for people when a run is, in its zone and in UTC, and when its task may start.
+func runText(s *schedule.Schedule, run time.Time) string {
+	text := fmt.Sprintf("  %s   %s", run.Format("Mon 2006-01-02 15:04:05 -07:00"), run.UTC().Format(time.RFC3339))
+	if start := s.Start(run); !start.Equal(run) {
+		text += fmt.Sprintf("   put off by %s", start.Sub(run))
 	}
-	return nil
+	return text
 }
 
-// showText prints a schedule for people: each run in its zone, in UTC, and when
-// its task may start.
-func showText(out *bytes.Buffer, s *schedule.Schedule, f *schedulesFlags) error {
-	fmt.Fprintf(out, "%s: %s %s, catch_up %s", cli.Quote(s.Name), cli.Escape(s.Cron), cli.Escape(s.Timezone), s.CatchUp)
-	if s.Jitter > 0 {
-		fmt.Fprintf(out, ", jitter %s", s.Jitter)
-	}
-	out.WriteByte('\n')
-	return f.runs(s, func(run time.Time) error {
-		fmt.Fprintf(out, "  %s   %s", run.Format("Mon 2006-01-02 15:04:05 -07:00"), run.UTC().Format(time.RFC3339))
-		if start := s.Start(run); !start.Equal(run) {
-			fmt.Fprintf(out, "   put off by %s", start.Sub(run))
-		}
-		out.WriteByte('\n')
-		return nil
-	})
-}
-
-// runJSON is a run's line under -json. The usage text lists its fields.
+// runJSON is a run's line under -json; docs/json.md has its fields.
 type runJSON struct {
 	Schedule string          `json:"schedule"`
 	At       string          `json:"at"`
@@ -143,19 +135,12 @@ type runJSON struct {
 	Task     json.RawMessage `json:"task"`
 }
 
-func showJSON(out *bytes.Buffer, s *schedule.Schedule, f *schedulesFlags) error {
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	return f.runs(s, func(run time.Time) error {
-		task := s.TaskFor(run)
-		task.Delay = 0 // jittered says it
-		line, err := task.AppendLine(nil)
-		if err != nil {
-			return err
-		}
-		return enc.Encode(runJSON{
-			Schedule: s.Name, At: run.Format(time.RFC3339), UTC: run.UTC().Format(time.RFC3339),
-			Jittered: s.Start(run).UTC().Format(time.RFC3339), Task: line,
-		})
-	})
+func runObject(s *schedule.Schedule, run time.Time) (runJSON, error) {
+	task := s.TaskFor(run)
+	task.Delay = 0 // jittered says it
+	line, err := task.AppendLine(nil)
+	return runJSON{
+		Schedule: s.Name, At: run.Format(time.RFC3339), UTC: run.UTC().Format(time.RFC3339),
+		Jittered: s.Start(run).UTC().Format(time.RFC3339), Task: line,
+	}, err
 }

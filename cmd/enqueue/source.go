@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/spf13/cobra"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
 )
 
@@ -30,9 +32,9 @@ type part struct {
 }
 
 // openSource opens the file at path, or standard input for "-".
-func (c *command) openSource(ctx context.Context, path string) (*source, error) {
+func openSource(c *cobra.Command, path string) (*source, error) {
 	s := &source{parts: make(chan part)}
-	input := c.stdin
+	input := c.InOrStdin()
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
@@ -45,7 +47,7 @@ func (c *command) openSource(ctx context.Context, path string) (*source, error) 
 			s.size = info.Size()
 		}
 	}
-	s.ctx, s.end = context.WithCancel(ctx)
+	s.ctx, s.end = context.WithCancel(c.Context())
 	go s.fetch(input)
 	return s, nil
 }

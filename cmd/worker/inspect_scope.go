@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,63 +12,94 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-func (i *inspection) scope(ctx context.Context) error {
-	r, err := i.answers.Scope(ctx, atCommandLine(""), i.name)
+func (i *inspection) scope(ctx context.Context, words []string) error {
+	if len(words) == 0 {
+		return i.fullest(ctx)
+	}
+	r, err := i.asked.Scope(ctx, i.actor(), words[0])
 	if control.IsUnmatched(err) {
 		return &cli.Error{What: plainly(err), Try: "a scope that the limits have rules for, or -limits FILE", Err: err}
 	}
 	if err != nil {
-		return explain(ctx, err, i.url)
+		return err
 	}
-	if r.Unmatched {
-		return i.print(r, unmatchedLines(r))
-	}
-	next := "no task waits"
-	if r.Waiting > 0 {
-		next = i.start(r.NextStart, r.Range, r.Reason, r.Rule, r.RuleScope)
-	}
-	waiting := fmt.Sprint(r.Waiting)
-	if r.Queues > 1 {
+	lines := [][2]string{{"scope", cli.Quote(r.Scope)}}
+	waiting, next := fmt.Sprint(r.Waiting), "no task waits"
+	switch {
+	case r.Unmatched:
+		lines = append(lines, [2]string{"waits", unmatchedText(r.NoRule) + "; add a rule, or delete its tasks"})
+		waiting += " in the queue; headway_refused_tasks counts those that workers have put back since then"
+	case r.Queues > 1:
 		waiting += fmt.Sprintf(" in the queues of %d scopes", r.Queues)
 	}
-	head := append([][2]string{{"scope", cli.Quote(r.Scope)}}, slices.Concat(pauseLines(r.Pause), userLines(r.Users))...)
-	head = append(head, [][2]string{
-		{"waiting", waiting}, {"dispatched", fmt.Sprint(r.Dispatched)},
-		{"active", fmt.Sprintf("%d, held or running", r.Active)}, {"next", next},
+	if r.Waiting > 0 {
+		next = startText(r.NextStart, r.Range, r.Reason, r.Rule, r.RuleScope)
+	}
+	lines = append(lines, slices.Concat(pauseLines(r.Pause), userLines(r.Users))...)
+	lines = append(lines, [][2]string{
+		{"waiting", waiting}, {"dispatched", fmt.Sprint(r.Dispatched)}, {"active", fmt.Sprintf("%d, held or running", r.Active)},
 	}...)
-	return i.print(r, slices.Concat(head, i.ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), toldLines(r.Upstream), eventLines(r.UpstreamEvents)))
+	if !r.Unmatched {
+		lines = append(lines, [2]string{"next", next})
+	}
+	i.print(r, slices.Concat(lines, ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), upstreamLines(r.Upstream), eventLines(r.UpstreamEvents)))
+	return nil
 }
 
-// unmatchedLines is the report of a scope that no rule matches any more.
-func unmatchedLines(r control.Scope) [][2]string {
-	return [][2]string{
-		{"scope", cli.Quote(r.Scope)},
-		{"waits", unmatchedText(r.NoRule) + "; add a rule, or delete its tasks"},
-		{"waiting", fmt.Sprintf("%d in the queue; headway_refused_tasks counts those that workers have put back since then", r.Waiting)},
-		{"dispatched", fmt.Sprint(r.Dispatched)},
-		{"active", fmt.Sprintf("%d, held or running", r.Active)},
+// waitingSummary is the last object of "worker inspect -json scope"; docs/json.md has its fields.
+type waitingSummary struct {
+	Summary bool `json:"summary"`
+	Scopes  int  `json:"scopes"`
+	More    bool `json:"more"`
+}
+
+// fullest lists the scopes in which most tasks wait.
+func (i *inspection) fullest(ctx context.Context) error {
+	all, err := i.asked.Waiting(ctx, i.actor(), i.most)
+	if err != nil {
+		return err
 	}
+	if i.json {
+		for _, w := range all.Fullest {
+			i.out.Print(w, "")
+		}
+		i.out.Print(waitingSummary{true, all.Scopes, all.More}, "")
+		return nil
+	}
+	if len(all.Fullest) == 0 {
+		i.out.Text("no task waits")
+		return nil
+	}
+	var rows [][]string
+	for _, s := range all.Fullest {
+		next := "unknown: no rule matches the scope"
+		if s.Reason != control.ReasonUnmatched {
+			next = startText(s.NextStart, s.Range, s.Reason, s.Rule, s.RuleScope)
+		}
+		rows = append(rows, []string{fmt.Sprint(s.Waiting), cli.Quote(s.Scope), cmp.Or(s.FirstSince.String(), "unknown"), next})
+	}
+	i.out.Table([]string{"WAITING", "SCOPE", "FIRST SINCE", "NEXT START"}, rows)
+	count := cli.Count(all.Scopes, "scope", "scopes")
+	switch {
+	case all.More:
+		i.out.Text("the fullest of " + count + " that were counted; there are more")
+	case all.Scopes > len(all.Fullest):
+		i.out.Text("the fullest of " + count + "; -limit N lists more")
+	}
+	return nil
 }
 
 // ruleLines say how the rules of a scope stand.
-func (i *inspection) ruleLines(rules []control.Rule) (lines [][2]string) {
+func ruleLines(rules []control.Rule) (lines [][2]string) {
 	for _, r := range rules {
 		text := fmt.Sprintf("%s of %s: %s", cli.Quote(r.Rule), cli.Quote(r.RuleScope), ruleState(r))
-		if i.meters {
-			text = meter(r) + " " + text
-		}
 		if !r.Reset.IsZero() {
-			text += " " + i.moment(r.Reset)
+			text += " " + momentText(r.Reset)
 		}
 		lines = append(lines, [2]string{"rule", text})
 	}
 	return lines
 }
-
-// meter draws how much of a rule is used.
-func meter(r control.Rule) string { return cli.Meter(r.Used, r.Counts(), meterWidth) }
-
-const meterWidth = 20
 
 // ruleState says what is used and left of a rule; when it resets follows, if that is known.
 func ruleState(r control.Rule) string {
@@ -155,13 +187,14 @@ func unmatchedText(n control.NoRule) string {
 	return text
 }
 
-// toldLines are what an API has reported, one thing a line.
-func toldLines(told throttle.UpstreamState) (lines [][2]string) {
-	for _, p := range told.Pauses {
+// upstreamLines are what an API has reported, one thing a line.
+func upstreamLines(state throttle.UpstreamState) (lines [][2]string) {
+	for _, p := range state.Pauses {
 		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s until %s, as the API asked", cli.Quote(p.Scope), stamp(p.Until))})
 	}
-	for _, c := range told.Corrections {
-		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %s", cli.Quote(c.Bound.Rule.Name), cli.Quote(c.Bound.Scope.String()), corrected(c))})
+	for _, c := range state.Corrections {
+		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %d of %d until %s, from the API's answers",
+			cli.Quote(c.Bound.Rule.Name), cli.Quote(c.Bound.Scope.String()), c.Limit, c.Bound.Rule.Limit, stamp(c.Until))})
 	}
 	return lines
 }
@@ -187,8 +220,3 @@ func eventLines(events []control.UpstreamEvent) (lines [][2]string) {
 
 // mostEvents is how many past changes the text shows; -json has all.
 const mostEvents = 5
-
-// corrected says what counts in the place of a rule's limit.
-func corrected(c throttle.Correction) string {
-	return fmt.Sprintf("%d of %d until %s, from the API's answers", c.Limit, c.Bound.Rule.Limit, stamp(c.Until))
-}

@@ -246,10 +246,10 @@ func TestInspectUsedByDay(t *testing.T) {
 	want(t, spenders[n-4], map[string]any{"day": day, "app": "mailer", "type": "mail", "units": 5.0, "enqueued_by": "shop"})
 	want(t, spenders[n-3], map[string]any{"day": day, "app": "mailer", "type": "call", "units": 2.0})
 	want(t, spenders[n-2], map[string]any{"day": day, "units": 7.0, "tasks": 2.0, "other_units": 0.0})
-	i.says(0, "usage p -since 31d -by day", "7 units in 2 tasks spent from p since ", "\n"+day+"  7      70      2")
+	i.says(0, "usage p -since 31d -by day", "7 units, 70 tokens in 2 tasks spent from p since ", "\n"+day+"  7      70      2")
 	i.says(0, "usage p -since 1m -by day,spender", "ENQUEUED BY", day+"  5      70      1      mailer  q      mail")
 	_, errs := i.run(cli.ExitUsage, "usage", "p", "-by", "hour")
-	says(t, errs, "write day, or day,spender")
+	says(t, errs, `-by "hour" is unknown`)
 }
 
 // "Whether rules hold that do so only in certain hours", and when that changes.

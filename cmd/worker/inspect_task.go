@@ -2,58 +2,27 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/control"
 )
 
-func (i *inspection) task(ctx context.Context) error {
-	found, err := i.answers.Task(ctx, atCommandLine(""), i.name)
-	if none := new(control.NoTaskError); errors.As(err, &none) {
-		return noTask(none)
-	}
+func (i *inspection) task(ctx context.Context, words []string) error {
+	found, err := i.asked.Task(ctx, i.actor(), words[0])
 	if err != nil {
-		return explain(ctx, err, i.url)
+		return err
 	}
 	for n, r := range found {
 		if n > 0 && !i.json {
-			if _, err := fmt.Fprintln(i.out); err != nil {
-				return fmt.Errorf("cannot write the result: %w", err)
-			}
+			i.out.Text("")
 		}
-		if err := i.print(r, i.taskLines(r)); err != nil {
-			return err
-		}
+		i.print(r, i.taskLines(r))
 	}
 	return nil
-}
-
-func noTask(none *control.NoTaskError) error {
-	const few = 10
-	where := "there is no queue yet"
-	if len(none.Queues) > 0 {
-		where = "queues: " + quoted(none.Queues[:min(few, len(none.Queues))])
-	}
-	if len(none.Queues) > few {
-		where += ", …"
-	}
-	return cli.Errorf("an id as enqueue -json prints it; a task that succeeded is gone, unless enqueue batch remembers it",
-		"there is no task %s (%s)", cli.Quote(none.ID), where)
-}
-
-// quoted is a list of names that others gave.
-func quoted(names []string) string {
-	list := make([]string, len(names))
-	for i, name := range names {
-		list[i] = cli.Quote(name)
-	}
-	return strings.Join(list, ", ")
 }
 
 // taskLines is the report of a task for people.
@@ -70,7 +39,7 @@ func (i *inspection) taskLines(r control.Task) [][2]string {
 		lines = append(lines, [2]string{"worker", "no live one serves its queue, so that it cannot start"})
 	}
 	if !r.NextProcessAt.IsZero() {
-		due := i.moment(r.NextProcessAt)
+		due := momentText(r.NextProcessAt)
 		if r.Turn != control.TurnNone {
 			due += ", unless its turn comes before"
 		}
@@ -121,7 +90,7 @@ func (i *inspection) turnLines(r control.Task) [][2]string {
 		return [][2]string{{"turn", "dispatched, on its way to a worker"}}
 	case r.Turn == control.TurnWaiting:
 		return [][2]string{
-			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", i.start(r.Start, r.Range, r.Reason, r.Rule, r.RuleScope)},
+			{"position", fmt.Sprintf("%d in the queue of its scope", r.Position)}, {"start", startText(r.Start, r.Range, r.Reason, r.Rule, r.RuleScope)},
 		}
 	}
 	return [][2]string{{"turn", noTurn(r)}}
@@ -129,7 +98,7 @@ func (i *inspection) turnLines(r control.Task) [][2]string {
 
 // advice is what becomes of a task that no rule matches, and what to do.
 func (i *inspection) advice(n control.NoRule) string {
-	if i.limiter.Policy().Unmatched() == policy.UnmatchedFail {
+	if i.policy.Unmatched() == policy.UnmatchedFail {
 		return unmatchedText(n) + "; under unmatched: fail it fails when a worker picks it up next, unless a rule is added"
 	}
 	return unmatchedText(n) + "; add a rule, or delete the task"

@@ -224,11 +224,11 @@ func TestInspectFaults(t *testing.T) {
 		{i, "task inv-1", "there is no task inv-1 (there is no queue yet)"},
 		{i, "scope nobody/knows", `scope "nobody/knows" meets no rule`},
 		{i, "-limits none.yaml scope free", "there is no limits file"},
-		{bare, "scope free", "there are no limits: -limits is not given"},
+		{bare, "scope free", "there are no limits at "},
 		{gone, "scope free", "nothing listens at"},
 	} {
 		out, errs := c.on.run(cli.ExitFailed, strings.Fields(c.line)...)
-		if out != "" || !strings.Contains(errs, c.want) || !strings.HasPrefix(errs, "worker: ") && !strings.HasPrefix(errs, "worker inspect: ") {
+		if out != "" || !strings.Contains(errs, c.want) || !strings.HasPrefix(errs, "worker inspect ") {
 			t.Errorf("%s: stdout %q, stderr %q", c.line, out, errs)
 		}
 	}

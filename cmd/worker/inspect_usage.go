@@ -1,73 +1,39 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
-	usages "github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/throttle/usage"
 )
 
-// inspectUsageUsage is what "worker inspect usage -h" prints;
-// testdata/inspect_usage.golden holds the same text.
-const inspectUsageUsage = `Usage: worker inspect usage SCOPE [flags]
+const inspectUsageLong = `Shows who spent from SCOPE, and from all scopes below it: applications, queues and task
+types, with their units, their tasks and the time of the last one. The largest spenders
+come first. A scope has 40 spenders in each slot of time. The sum of all others is the
+line "others". APP ran the tasks. ENQUEUED BY enqueued them, if the tasks name it, as
+those of enqueue -app do.
 
-Shows who spent from SCOPE, and from all scopes below it: applications, queues
-and task types, with their units, their tasks and the time of the last one. The
-largest spenders come first. A scope has 40 spenders in each slot of time. The
-sum of all others is the line "others". APP ran the tasks. ENQUEUED BY enqueued
-them, if the tasks name it, as those of enqueue -app do.
+For tasks that cost by unit the units are requests. Each other unit, such as tokens, has
+a column of its own: the estimates, corrected by what handlers settled.
 
-For tasks that cost by unit the units are requests. Each other unit, such as
-tokens, has a column of its own: the estimates, corrected by what handlers
-settled.
+For each shadow rule of SCOPE itself it shows how many tasks started, and how many of
+them would have waited.
 
-For each shadow rule of SCOPE itself it shows how many tasks started, and how
-many of them would have waited.
+Workers record a task when it starts. It is shown within ten seconds. A worker with
+-usage=false records nothing. Requests that Go programs make without a task have no
+queue and no type.`
 
-Workers record a task when it starts. It is shown within ten seconds. A worker
-with -usage=false records nothing. Requests that Go programs make without a task
-have no queue and no type.
-
-Flags:
-  -since DURATION   how far to look back, at most 31d. Default: 1h. The count
-                    begins with a slot of time: up to 5 minutes earlier, 2
-                    hours if DURATION is more than an hour, and a day, by UTC,
-                    if it is more than a day
-  -by WHAT          day: a line for each day, by UTC, instead of who spent;
-                    day,spender: who spent on each day
-  -redis URL        where it is recorded. Default: REDIS_URL from the
-                    environment, else the embedded server of a worker on
-                    127.0.0.1:6390
-  -json             print one object for each spender, and one for all
-  -h                print this
-
-Exit codes: 0 done, also if no task has spent, 1 something failed, 2 bad usage,
-130 interrupted.
-
-Examples:
-  worker inspect usage payments
-  worker inspect usage payments/acme -since 24h -json
-  worker inspect usage payments/acme -since 31d -by day
-`
-
-const inspectUsageHelp = "worker inspect usage -h"
-
-// spenderReport is what "worker inspect usage -json" prints of each who spent, and
-// usageReport of all; docs/json.md has their fields.
+// spenderReport is what "worker inspect usage -json" prints of each spender, and usageReport of all;
+// docs/json.md has their fields.
 type spenderReport struct {
 	Day   string `json:"day,omitempty"`
 	App   string `json:"app"`
@@ -96,6 +62,17 @@ type usageReport struct {
 	Shadows     []shadowUse      `json:"shadows,omitempty"`
 }
 
+// dayReport is what -by day prints of each day; docs/json.md has its fields.
+type dayReport struct {
+	Day        string `json:"day"`
+	Units      int64  `json:"units"`
+	Tasks      int64  `json:"tasks"`
+	OtherUnits int64  `json:"other_units"`
+	OtherTasks int64  `json:"other_tasks"`
+
+	ByUnit map[string]int64 `json:"by_unit,omitempty"`
+}
+
 // shadowUse is what a shadow rule would have done; docs/json.md has its fields.
 type shadowUse struct {
 	Rule   string `json:"rule"`
@@ -105,196 +82,170 @@ type shadowUse struct {
 
 // usageCommand is one run of "worker inspect usage".
 type usageCommand struct {
-	url   string
+	session
 	since time.Duration
-	json  bool
-
-	days, spenders bool // -by: a line for each day, and for each who spent on it
+	by    string
 }
 
-// newInspectUsage returns the command "worker inspect usage", and what it reads.
-func newInspectUsage() (*cli.Command, *usageCommand) {
-	c, u := cli.NewCommand(prog+" inspect usage", inspectUsageUsage), &usageCommand{since: time.Hour}
-	c.Mixed, c.About = true, "show who spent from a scope"
-	c.Flags.StringVar(&u.url, "redis", "", "")
-	c.Flags.BoolVar(&u.json, "json", false, "")
-	c.Flags.Func("since", "", func(text string) (err error) {
-		u.since, err = queue.ParseDuration(text)
-		return err
-	})
-	c.Flags.Func("by", "", func(text string) error {
-		u.days, u.spenders = text == "day" || text == "day,spender", text == "day,spender"
-		if !u.days {
-			return errors.New("write day, or day,spender")
-		}
-		return nil
-	})
-	return c, u
+// newInspectUsage returns the command "worker inspect usage".
+func newInspectUsage() *cobra.Command {
+	u := &usageCommand{}
+	c := &cobra.Command{
+		Use: "usage SCOPE", Short: "Show who spent from SCOPE", Long: inspectUsageLong, Args: cli.Args(1, 1),
+		Example: "  worker inspect usage payments/acme -since 24h -json\n  worker inspect usage payments/acme -since 31d -by day",
+		RunE: func(c *cobra.Command, words []string) error {
+			if err := u.check(words[0]); err != nil {
+				return cli.Usage(err)
+			}
+			return u.online(u.run)(c, words)
+		},
+	}
+	cli.DurationVar(c.Flags(), &u.since, "since", time.Hour, "how far to look back, at most 31d. The count begins with a slot of time: up to 5 minutes earlier, "+
+		"2 hours if it is more than an hour, and a day, by UTC, if it is more than a day")
+	cli.ChoiceVar(c, &u.by, "by", "", "`WHAT` has a line: day (each day, by UTC, instead of each spender), or day,spender (each spender on each day)", "day", "day,spender")
+	u.flags(c)
+	return c
 }
 
-// runInspectUsage is the program "worker inspect usage".
-func runInspectUsage(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c, u := newInspectUsage()
-	words, code, done := c.Parse(args, getenv, stdout, stderr)
-	if done {
-		return code
+// check refuses a question that the stored counts cannot answer.
+func (u *usageCommand) check(scope string) error {
+	if u.since <= 0 || u.since > usage.Longest {
+		return cli.Errorf("-since 1h", "-since %s is not above 0 and at most 31 days, which is how long usage is kept", u.since)
 	}
-	if err := checkUsage(words, u.since); err != nil {
-		c.Fail(stderr, prog, err)
-		return cli.ExitUsage
+	if !slices.Contains([]string{"", "day", "day,spender"}, u.by) {
+		return cli.Errorf("-by day, or -by day,spender", "-by %q is unknown", u.by)
 	}
-	reports, err := u.read(ctx, words[0])
-	if err == nil {
-		err = u.print(stdout, reports)
-	}
-	if err != nil {
-		if ctx.Err() != nil {
-			return cli.ExitInterrupted
-		}
-		c.Fail(stderr, prog, err)
-		return cli.Code(err)
-	}
-	return cli.ExitOK
-}
-
-// checkUsage refuses a question that the stored counts cannot answer.
-func checkUsage(words []string, since time.Duration) error {
-	switch {
-	case len(words) == 0 || words[0] == "":
-		return cli.Errorf(inspectUsageHelp, "no scope given")
-	case len(words) > 1:
-		return cli.Errorf(inspectUsageHelp, "one scope at a time, and %q is a second one; quote a name that has spaces", words[1])
-	case since <= 0 || since > usages.Longest:
-		return cli.Errorf("-since 1h", "-since %s is not above 0 and at most 31 days, which is how long usage is kept", since)
-	}
-	if _, err := policy.ParseScope(words[0]); err != nil {
-		return &cli.Error{What: plainly(err), Try: inspectUsageHelp, Err: err}
+	if _, err := policy.ParseScope(scope); err != nil {
+		return &cli.Error{What: plainly(err), Try: "worker inspect usage -h", Err: err}
 	}
 	return nil
 }
 
-// read returns one report, or one for each day.
-func (u *usageCommand) read(ctx context.Context, scope string) (reports []usages.Report, err error) {
-	url := cmp.Or(u.url, cli.EmbeddedURL)
-	rdb, err := cli.OpenRedis(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	if u.days {
-		reports, err = usages.ReadDays(ctx, rdb, usages.Config{}, scope, u.since)
+func (u *usageCommand) run(ctx context.Context, words []string) (err error) {
+	reports := make([]usage.Report, 1)
+	if u.by == "" {
+		reports[0], err = usage.Read(ctx, u.rdb, usage.Config{}, words[0], u.since)
 	} else {
-		reports = make([]usages.Report, 1)
-		reports[0], err = usages.Read(ctx, rdb, usages.Config{}, scope, u.since)
+		reports, err = usage.ReadDays(ctx, u.rdb, usage.Config{}, words[0], u.since)
 	}
 	if err != nil {
-		return nil, explain(ctx, err, url)
+		return err
 	}
-	return reports, nil
-}
-
-func (u *usageCommand) print(out io.Writer, reports []usages.Report) (err error) {
-	var b bytes.Buffer
-	switch {
-	case u.days && u.json:
-		err = dayObjects(&b, reports, u.spenders)
-	case u.days:
-		err = dayTable(&b, reports, u.spenders)
-	case u.json:
-		err = usageObjects(&b, reports[0])
-	default:
-		err = usageTable(&b, reports[0])
-	}
-	if err == nil {
-		_, err = out.Write(cli.EscapeJSON(b.Bytes()))
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the result: %w", err)
+	if u.json {
+		u.printObjects(reports)
+	} else {
+		u.printTable(reports)
 	}
 	return nil
 }
 
-func usageObjects(out io.Writer, r usages.Report) error {
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	for _, s := range r.Spenders {
-		if err := enc.Encode(spenderObject(s)); err != nil {
-			return err
+// dayOf names the day of a report.
+func dayOf(r usage.Report) string { return r.From.UTC().Format(time.DateOnly) }
+
+// printObjects prints an object for each spender, for each day with -by day, and for all.
+func (u *usageCommand) printObjects(reports []usage.Report) {
+	for _, r := range reports {
+		day := ""
+		if u.by != "" {
+			day = dayOf(r)
+		}
+		if u.by != "day" {
+			for _, s := range r.Spenders {
+				u.out.Print(spenderReport{day, s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.EnqueuedBy, s.ByUnit}, "")
+			}
+		}
+		if u.by != "" {
+			u.out.Print(dayReport{day, r.All.Units, r.All.Tasks, r.Other.Units, r.Other.Tasks, r.ByUnit}, "")
 		}
 	}
-	return enc.Encode(summaryObject(r))
+	all := together(reports)
+	sum := usageReport{
+		Summary: true, Scope: all.Scope.String(), From: stamp(all.From), To: stamp(all.To),
+		Units: all.All.Units, Tasks: all.All.Tasks, OtherUnits: all.Other.Units, OtherTasks: all.Other.Tasks,
+		ByUnit: all.ByUnit, OtherByUnit: all.OtherByUnit,
+	}
+	for _, s := range all.Shadows {
+		sum.Shadows = append(sum.Shadows, shadowUse(s))
+	}
+	u.out.Print(sum, "")
 }
 
-func spenderObject(s usages.Spender) spenderReport {
-	return spenderReport{"", s.App, s.Queue, s.Type, s.Units, s.Tasks, stamp(s.Last), s.EnqueuedBy, s.ByUnit}
-}
-
-func summaryObject(r usages.Report) usageReport {
-	var shadows []shadowUse
-	for _, s := range r.Shadows {
-		shadows = append(shadows, shadowUse(s))
+// printTable prints a line for each spender, or for each day, after the sums.
+func (u *usageCommand) printTable(reports []usage.Report) {
+	all := together(reports)
+	scope, since := cli.Quote(all.Scope.String()), stamp(all.From)
+	for _, s := range all.Shadows {
+		u.out.Text(fmt.Sprintf("shadow rule %s of %s: of %d starts since %s %d would have waited", cli.Quote(s.Rule), scope, s.Starts, since, s.Waits))
 	}
-	return usageReport{
-		Summary: true, Scope: r.Scope.String(), From: stamp(r.From), To: stamp(r.To),
-		Units: r.All.Units, Tasks: r.All.Tasks, OtherUnits: r.Other.Units, OtherTasks: r.Other.Tasks,
-		ByUnit: r.ByUnit, OtherByUnit: r.OtherByUnit, Shadows: shadows,
+	if all.All.Tasks == 0 {
+		u.out.Text(fmt.Sprintf("no spending from %s is recorded since %s", scope, since))
+		return
 	}
-}
-
-func usageTable(out io.Writer, r usages.Report) error {
-	scope, since := cli.Quote(r.Scope.String()), stamp(r.From)
-	for _, s := range r.Shadows {
-		_, _ = fmt.Fprintf(out, "shadow rule %s of %s: of %d starts since %s %d would have waited\n", cli.Quote(s.Rule), scope, s.Starts, since, s.Waits)
-	}
-	if r.All.Tasks == 0 {
-		_, err := fmt.Fprintf(out, "no spending from %s is recorded since %s\n", scope, since)
-		return err
-	}
-	kinds, all := slices.Sorted(maps.Keys(r.ByUnit)), fmt.Sprintf("%d units", r.All.Units)
-	for _, unit := range kinds {
-		all += fmt.Sprintf(", %d %s", r.ByUnit[unit], cli.Quote(unit))
-	}
-	_, _ = fmt.Fprintf(out, "%s in %d tasks spent from %s since %s\n\n", all, r.All.Tasks, scope, since)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(columns ...string) { _, _ = fmt.Fprintln(w, strings.Join(columns, "\t")) }
+	units, sum := slices.Sorted(maps.Keys(all.ByUnit)), fmt.Sprintf("%d units", all.All.Units)
 	head := []string{"UNITS"}
-	for _, unit := range kinds {
+	for _, unit := range units {
+		sum += fmt.Sprintf(", %d %s", all.ByUnit[unit], cli.Quote(unit))
 		head = append(head, cli.Quote(strings.ToUpper(unit)))
 	}
-	row(append(append(head, "TASKS"), spenderHead(r)...)...)
-	for _, s := range r.Spenders {
-		row(append(sums(s.Sum, kinds, s.ByUnit), spenderColumns(s)...)...)
+	u.out.Text(fmt.Sprintf("%s in %d tasks spent from %s since %s\n", sum, all.All.Tasks, scope, since))
+	head = append(head, "TASKS")
+	if u.by != "" {
+		head = slices.Insert(head, 0, "DAY")
 	}
-	if r.Other != (usages.Sum{}) || r.OtherByUnit != nil {
-		row(append(sums(r.Other, kinds, r.OtherByUnit), "others")...)
+	if u.by != "day" {
+		head = append(head, "APP", "QUEUE", "TYPE", "LAST", "ENQUEUED BY")
 	}
-	return w.Flush()
-}
-
-// spenderHead names the columns of who spent, the last one only where it is known of any.
-func spenderHead(reports ...usages.Report) []string {
-	head := []string{"APP", "QUEUE", "TYPE", "LAST"}
+	var rows [][]string
 	for _, r := range reports {
-		if slices.ContainsFunc(r.Spenders, func(s usages.Spender) bool { return s.EnqueuedBy != "" }) {
-			return append(head, "ENQUEUED BY")
+		add := func(s usage.Sum, byUnit map[string]int64, spender ...string) {
+			row := []string{strconv.FormatInt(s.Units, 10)}
+			for _, unit := range units {
+				row = append(row, strconv.FormatInt(byUnit[unit], 10))
+			}
+			row = append(append(row, strconv.FormatInt(s.Tasks, 10)), spender...)
+			if u.by != "" {
+				row = slices.Insert(row, 0, dayOf(r))
+			}
+			rows = append(rows, row)
+		}
+		if u.by == "day" || u.by != "" && r.All.Tasks == 0 {
+			add(r.All, r.ByUnit)
+			continue
+		}
+		for _, s := range r.Spenders {
+			spender := []string{cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last)}
+			if s.EnqueuedBy != "" {
+				spender = append(spender, cli.Quote(s.EnqueuedBy))
+			}
+			add(s.Sum, s.ByUnit, spender...)
+		}
+		if r.Other != (usage.Sum{}) || r.OtherByUnit != nil {
+			add(r.Other, r.OtherByUnit, "others")
 		}
 	}
-	return head
+	u.out.Table(head, rows)
 }
 
-func spenderColumns(s usages.Spender) []string {
-	columns := []string{cli.Quote(s.App), cli.Quote(s.Queue), cli.Quote(s.Type), stamp(s.Last)}
-	if s.EnqueuedBy != "" {
-		columns = append(columns, cli.Quote(s.EnqueuedBy))
+// together adds up reports, of which there is one at least, without their spenders.
+func together(reports []usage.Report) usage.Report {
+	all := usage.Report{Scope: reports[0].Scope, From: reports[0].From, To: reports[len(reports)-1].To, ByUnit: map[string]int64{}, OtherByUnit: map[string]int64{}}
+	shadows := map[string]usage.Shadow{}
+	for _, r := range reports {
+		all.All.Units, all.All.Tasks = all.All.Units+r.All.Units, all.All.Tasks+r.All.Tasks
+		all.Other.Units, all.Other.Tasks = all.Other.Units+r.Other.Units, all.Other.Tasks+r.Other.Tasks
+		for unit, n := range r.ByUnit {
+			all.ByUnit[unit] += n
+		}
+		for unit, n := range r.OtherByUnit {
+			all.OtherByUnit[unit] += n
+		}
+		for _, s := range r.Shadows {
+			sum := shadows[s.Rule]
+			shadows[s.Rule] = usage.Shadow{Rule: s.Rule, Starts: sum.Starts + s.Starts, Waits: sum.Waits + s.Waits}
+		}
 	}
-	return columns
-}
-
-// sums are the columns of what was spent.
-func sums(all usages.Sum, kinds []string, byUnit map[string]int64) []string {
-	columns := []string{strconv.FormatInt(all.Units, 10)}
-	for _, unit := range kinds {
-		columns = append(columns, strconv.FormatInt(byUnit[unit], 10))
+	for _, rule := range slices.Sorted(maps.Keys(shadows)) {
+		all.Shadows = append(all.Shadows, shadows[rule])
 	}
-	return append(columns, strconv.FormatInt(all.Tasks, 10))
+	return all
 }

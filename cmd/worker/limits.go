@@ -1,435 +1,351 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"maps"
-	"os"
-	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
-	"github.com/headway-go/headway/cmd/internal/celltree"
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
 )
 
-// limitsUsage is what "worker limits -h" prints; testdata/limits.golden holds the same
-// text.
-const limitsUsage = `Usage: worker limits list | export | history [flags]
-       worker limits show SCOPE [flags]
-       worker limits set SCOPE RULE KEY=VALUE… [flags]
-       worker limits assign SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N]
-                     [shares=NAME:60%:2,…] [answers=WORD] [flags]
-       worker limits remove SCOPE RULE [flags]
-       worker limits unset [SCOPE [RULE]] [flags]
-       worker limits import [-replace] FILE [flags]
-       worker limits diff [VERSION | FILE] VERSION | FILE [flags]
-       worker limits check FILE… [-strict] [-json]
-       worker limits convert FILE [-json]
-       worker limits rollback VERSION [flags]
-       worker limits reset SCOPE [RULE] [flags]
-       worker limits pause | resume | drain SCOPE [flags]
+const limitsLong = `Shows and changes the limits of all workers, while they run. Each change is a version of
+its own, with its author and time. It comes into force in all workers at one moment,
+within a second, and the command prints in how many. A change overrides the file that a
+worker was started with. Units that were spent stay spent.
 
-Shows and changes the limits of all workers, while they run. Each change is a
-version of its own, with its author and time. It comes into force in all workers
-at one moment, within a second, and the command prints in how many. A change
-overrides the file that a worker was started with. Units that were spent stay
-spent.
-
-  list      every rule, where it stands and who set it
-  show      the rules that a task of SCOPE meets, and which processes follow
-  set       write a rule of SCOPE: payments/acme or payments/*. KEY is a field of
-            limits.yaml. Fields that are not given keep their value, and KEY=
-            removes one. An inherited rule becomes a rule of SCOPE's own
-  assign    set what SCOPE has besides rules, as in limits.yaml: its owner, the
-            applications that may spend from it, the hosts that its requests may
-            go to, its weight among its siblings, the shares of the classes below
-            it, and what an API's answers may change (answers=pause,
-            answers={most: 150%}). owner=, apps=, hosts=, weight=, shares= and
-            answers= remove it
-  remove    remove a rule of SCOPE, also one of the file
-  unset     undo all changes to a rule, to SCOPE or to everything: the file
-            applies again
-  import    set every rule of FILE. With -replace, FILE takes the place of the
-            file that workers were started with, and all changes are undone
-  export    print the limits as a limits.yaml
-  diff      print how FILE or VERSION differs from the limits in force, or from
-            another version; the exit code is then 1
-  check     print every fault of each FILE, and warnings: an override that
-            changes nothing, a rule that can never bind. It needs no Redis
-  convert   print as limits.yaml a tree of limits for redis-cell: names under
-            children, and under limits [burst, count, seconds]. It needs no Redis
-  history   the stored versions, newest last, and what each has changed
-  rollback  return to the limits of VERSION
-  reset     forget the spending under the rules of SCOPE, or under one of them, and
-            print how much it was; the history keeps that
-  pause     let no task of SCOPE or below it start. They wait in their order.
-            payments/* pauses each name under payments
-  resume    end the pause of SCOPE. resume payments/acme also exempts it from a
-            pause of payments/*, and not from a pause of payments
-  drain     pause, then wait until no task of SCOPE runs
-
-Flags:
-  -redis URL        where the limits are. Default: REDIS_URL from the environment,
-                    else the embedded server of a worker on 127.0.0.1:6390
-  -as NAME          the author, for the history. It is a label: the history has the
-                    Redis user besides. Default: the user's name
-  -reason TEXT      why, for the history: up to 500 bytes on one line
-  -if-version N     change nothing unless the limits are at version N
-  -for DURATION     of set, remove, pause and drain: for how long, such as 2h or
-                    7d. Then the earlier state applies again. Default: for good
-  -timeout DURATION of drain: how long to wait. The pause stays. Default: no bound
-  -force            of set, assign, pause and drain: also if the limits have no SCOPE
-  -dry-run          of each change, but not of drain: print what would change, and
-                    when the last of the tasks that wait there would start. Change
-                    nothing
-  -all              of history: every rule that a version has changed, however many
-  -replace          of import: undo all changes, and replace the workers' file
-  -strict           of check: the exit code is 1 for warnings too
-  -json             print objects, one a line
-  -h                print this
-
-If another person changes the same rule at the same time, the second change is
-refused with a message, and changes nothing.
-
-Exit codes: 0 done, 1 something failed or is different, 2 bad usage, 130
-interrupted.
-
-Examples:
-  worker limits set payments/acme tenant limit=100 burst=20
-  worker limits set payments/acme tenant limit=500 -for 2h
-  worker limits pause payments -for 1h
-  worker limits history -json
-`
-
-const limitsHelp = "worker limits -h"
+If another person changes the same rule at the same time, the second change is refused
+with a message, and changes nothing. The exit code is also 1 if diff finds a difference,
+or check a fault.`
 
 // limitsCommand is one run of "worker limits".
 type limitsCommand struct {
-	verb    string
-	words   []string
-	url     string
-	as      string
-	reason  string
-	version int64
-	lasts   time.Duration
-	timeout time.Duration
-	replace bool
-	strict  bool
-	force   bool
+	session
+	edit    control.Change // the part that flags say
 	dry     bool
 	all     bool
-	json    bool
-
-	rdb   redis.UniversalClient
-	store *policystore.Store
-	now   time.Time // the server's, when current was asked
-	out   io.Writer
-	errs  io.Writer
+	strict  bool
+	timeout time.Duration
+	now     time.Time // the server's, when current was asked
 }
 
-// limitsVerb is what one verb takes and does.
-type limitsVerb struct {
-	least, most int // words
-	words       string
-	flags       string // of those that only some verbs take
-	offline     bool   // it asks no Redis
-	run         func(*limitsCommand, context.Context) error
-}
-
-func (v limitsVerb) takes(flagName string) bool {
-	return flagName == "json" || flagName == "redis" && !v.offline || slices.Contains(strings.Fields(v.flags), flagName)
-}
-
-const anyNumber = 1 << 10
-
-var limitsVerbs = map[string]limitsVerb{
-	"list":     {0, 0, "", "", false, (*limitsCommand).list},
-	"export":   {0, 0, "", "", false, (*limitsCommand).export},
-	"history":  {0, 0, "", "all", false, (*limitsCommand).history},
-	"show":     {1, 1, "SCOPE", "", false, (*limitsCommand).show},
-	"set":      {3, anyNumber, "SCOPE RULE KEY=VALUE…", "as reason if-version dry-run for force", false, (*limitsCommand).set},
-	"assign":   {2, 8, "SCOPE [owner=NAME] [apps=NAME,…] [hosts=HOST,…] [weight=N] [shares=NAME:60%:2,…] [answers=WORD]", "as reason if-version dry-run force", false, (*limitsCommand).assign},
-	"remove":   {2, 2, "SCOPE RULE", "as reason if-version dry-run for", false, (*limitsCommand).remove},
-	"unset":    {0, 2, "[SCOPE [RULE]]", "as reason if-version dry-run", false, (*limitsCommand).unset},
-	"import":   {1, 1, "FILE", "as reason if-version dry-run replace", false, (*limitsCommand).importFile},
-	"check":    {1, anyNumber, "FILE…", "strict", true, (*limitsCommand).check},
-	"convert":  {1, 1, "FILE", "", true, (*limitsCommand).convert},
-	"diff":     {1, 2, "[VERSION | FILE] VERSION | FILE", "", false, (*limitsCommand).diff},
-	"rollback": {1, 1, "VERSION", "as reason if-version dry-run", false, (*limitsCommand).rollback},
-	"reset":    {1, 2, "SCOPE [RULE]", "as reason if-version dry-run", false, (*limitsCommand).reset},
-	"pause":    {1, 1, "SCOPE", "as reason if-version dry-run for force", false, (*limitsCommand).pause},
-	"resume":   {1, 1, "SCOPE", "as reason if-version dry-run", false, (*limitsCommand).resume},
-	"drain":    {1, 1, "SCOPE", "as reason if-version for timeout force", false, (*limitsCommand).drain},
-}
-
-// newLimits returns the command "worker limits", and what it reads.
-func newLimits() (*cli.Command, *limitsCommand) {
-	all, c := cli.NewCommand(prog+" limits", limitsUsage), &limitsCommand{}
-	all.Mixed, all.About = true, "show and change the limits while workers run"
-	fs := all.Flags
-	fs.StringVar(&c.url, "redis", "", "")
-	fs.StringVar(&c.as, "as", "", "")
-	fs.StringVar(&c.reason, "reason", "", "")
-	fs.Int64Var(&c.version, "if-version", 0, "")
-	fs.BoolVar(&c.replace, "replace", false, "")
-	fs.BoolVar(&c.strict, "strict", false, "")
-	fs.BoolVar(&c.force, "force", false, "")
-	fs.BoolVar(&c.dry, "dry-run", false, "")
-	fs.BoolVar(&c.all, "all", false, "")
-	fs.BoolVar(&c.json, "json", false, "")
-	fs.Func("for", "", func(text string) (err error) {
-		if c.lasts, err = queue.ParseDuration(text); err == nil && c.lasts == 0 {
-			err = errors.New("0 is too short; without -for the change is permanent")
-		}
-		return err
-	})
-	fs.Func("timeout", "", func(text string) (err error) {
-		if c.timeout, err = queue.ParseDuration(text); err == nil && c.timeout <= 0 {
-			err = errors.New("not above 0; without -timeout drain waits without a bound")
-		}
-		return err
-	})
-	for _, name := range slices.Sorted(maps.Keys(limitsVerbs)) {
-		all.Commands = append(all.Commands, verbCommand(all, name))
+// newLimits returns the command "worker limits".
+func newLimits(getenv func(string) string) *cobra.Command {
+	l := &limitsCommand{}
+	group := cli.Group("limits", "Show and change the limits while workers run",
+		l.read("list", "Every rule, where it stands and who set it", 0, 0, l.list),
+		l.read("show SCOPE", "The rules that a task of SCOPE meets, and which processes follow", 1, 1, l.show),
+		l.read("export", "Print the limits as a limits.yaml", 0, 0, l.export),
+		l.history(), l.check(),
+		l.read("diff [VERSION | FILE] VERSION | FILE", "How FILE or VERSION differs from the limits in force, or from another version", 1, 2, l.diff),
+	)
+	group.Long = limitsLong
+	group.Example = `  worker limits set payments/acme tenant limit=100 burst=20
+  worker limits set payments/acme tenant limit=500 -for 2h
+  worker limits pause payments -for 1h
+  worker limits history -json`
+	l.flags(group)
+	for _, c := range l.changes() {
+		l.asFlag(c, getenv)
+		c.Flags().StringVar(&l.edit.Reason, "reason", "", "why, for the history: a `TEXT` of up to 500 bytes on one line")
+		c.Flags().Int64Var(&l.edit.IfVersion, "if-version", 0, "change nothing unless the limits are at version `N`")
+		group.AddCommand(c)
 	}
-	return all, c
+	return group
 }
 
-// verbCommand is one verb of "worker limits" with the flags that it takes, for completion.
-func verbCommand(all *cli.Command, name string) *cli.Command {
-	verb := limitsVerbs[name]
-	c := cli.NewCommand(all.Name+" "+name, all.Usage)
-	c.About, c.Files = cli.AboutWord(all.Usage, name), strings.Contains(verb.words, "FILE")
-	all.Flags.VisitAll(func(f *flag.Flag) {
-		if verb.takes(f.Name) {
-			c.Flags.Var(f.Value, f.Name, "")
-		}
-	})
+// read returns a command that changes nothing.
+func (l *limitsCommand) read(use, short string, least, most int, do func(ctx context.Context, words []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: cli.Args(least, most), RunE: l.online(do)}
+}
+
+func (l *limitsCommand) history() *cobra.Command {
+	c := l.read("history", "The stored versions, newest last, and what each has changed", 0, 0, l.printHistory)
+	c.Flags().BoolVar(&l.all, "all", false, "print every rule that a version has changed, however many")
 	return c
 }
 
-// runLimits is the program "worker limits".
-func runLimits(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	all, c := newLimits()
-	words, code, done := all.Parse(args, getenv, stdout, stderr)
-	if done {
-		return code
-	}
-	c.out, c.errs = stdout, stderr
-	if err := c.read(words, all.Flags); err != nil {
-		all.Fail(stderr, prog, err)
-		return cli.ExitUsage
-	}
-	c.as, c.url = cmp.Or(c.as, userName(getenv)), cmp.Or(c.url, cli.EmbeddedURL)
-	if err := c.run(ctx); err != nil {
-		if ctx.Err() != nil {
-			return cli.ExitInterrupted
-		}
-		if !errors.Is(err, errDifferent) {
-			all.Fail(stderr, prog, err)
-		}
-		return cli.Code(err)
-	}
-	return cli.ExitOK
-}
-
-// userName is who runs the program.
-func userName(getenv func(string) string) string {
-	for _, name := range []string{"USER", "USERNAME"} {
-		if who := strings.TrimSpace(getenv(name)); who != "" {
-			return who
-		}
-	}
-	if who, err := user.Current(); err == nil {
-		return who.Username
-	}
-	return "unknown"
-}
-
-// read takes the words, and refuses flags that the verb does not take.
-func (c *limitsCommand) read(words []string, fs *flag.FlagSet) error {
-	if len(words) == 0 {
-		return cli.Errorf(limitsHelp, "nothing to do: list, show, set, assign, remove, unset, import, export, convert, diff, check, history, rollback, reset, pause, resume or drain")
-	}
-	verb, known := limitsVerbs[words[0]]
-	if !known {
-		return cli.Errorf(limitsHelp, "limits cannot be %q%s", words[0], cli.DidYouMean(words[0], "", slices.Sorted(maps.Keys(limitsVerbs))))
-	}
-	c.verb, c.words = words[0], words[1:]
-	if n := len(c.words); n < verb.least || n > verb.most {
-		return cli.Errorf("worker limits "+strings.TrimSpace(c.verb+" "+verb.words), "worker limits %s takes %s", c.verb, cmp.Or(verb.words, "flags only"))
-	}
-	var err error
-	fs.Visit(func(f *flag.Flag) {
-		if !verb.takes(f.Name) {
-			err = errors.Join(err, cli.Errorf(limitsHelp, "-%s does not go with worker limits %s", f.Name, c.verb))
-		}
+// changes returns the commands that change the limits.
+func (l *limitsCommand) changes() []*cobra.Command {
+	set := l.change("set SCOPE RULE KEY=VALUE…", "Write a rule of SCOPE: payments/acme or payments/*", 3, cli.AnyNumber, setChange)
+	set.Long = `Writes a rule of SCOPE: payments/acme or payments/*. KEY is a field of limits.yaml.
+Fields that are not given keep their value, and KEY= removes one. An inherited rule
+becomes a rule of SCOPE's own.`
+	assign := l.change("assign SCOPE KEY=VALUE…", "Set what SCOPE has besides rules", 2, 8, assignChange)
+	assign.Long = `Sets what SCOPE has besides rules, as in limits.yaml: its owner (owner=NAME), the
+applications that may spend from it (apps=NAME,…), the hosts that its requests may go to
+(hosts=HOST,…), its weight among its siblings (weight=N), the shares of the classes
+below it (shares=NAME:60%:2,…), and what an API's answers may change (answers=pause,
+answers={most: 150%}). KEY= removes it.`
+	remove := l.change("remove SCOPE RULE", "Remove a rule of SCOPE, also one of the file", 2, 2, func(words []string) (control.Change, error) {
+		return control.Change{Verb: control.VerbRemove, Scope: words[0], Rule: words[1]}, nil
 	})
-	if err == nil && c.version < 0 {
-		err = cli.Errorf("worker limits history", "-if-version %d is not a version", c.version)
+	unset := l.change("unset [SCOPE [RULE]]", "Undo all changes to a rule, to SCOPE or to everything: the file applies again", 0, 2, func(words []string) (control.Change, error) {
+		words = append(words, "", "")
+		return control.Change{Verb: control.VerbUnset, Scope: words[0], Rule: words[1]}, nil
+	})
+	var replace bool
+	importing := l.change("import FILE", "Set every rule of FILE", 1, 1, func(words []string) (control.Change, error) {
+		p, err := readLimits(words[0])
+		return control.Change{Verb: control.VerbImport, Policy: p, From: words[0], Replace: replace}, err
+	})
+	importing.Flags().BoolVar(&replace, "replace", false, "undo all changes, and have FILE take the place of the file that workers were started with")
+	rollback := l.change("rollback VERSION", "Return to the limits of VERSION", 1, 1, func(words []string) (control.Change, error) {
+		number, is := versionOf(words[0])
+		if !is {
+			return control.Change{}, cli.Usage(cli.Errorf("worker limits history", "%q is not a version number", words[0]))
+		}
+		return control.Change{Verb: control.VerbRollback, Version: number}, nil
+	})
+	reset := l.change("reset SCOPE [RULE]", "Forget the spending under the rules of SCOPE, or under one of them; the history keeps how much it was", 1, 2,
+		func(words []string) (control.Change, error) {
+			words = append(words, "")
+			return control.Change{Verb: control.VerbReset, Scope: words[0], Rule: words[1]}, nil
+		})
+	pause := l.change("pause SCOPE", "Let no task of SCOPE or below it start", 1, 1, func(words []string) (control.Change, error) {
+		return control.Change{Verb: control.VerbPause, Scope: words[0]}, nil
+	})
+	pause.Long = "Lets no task of SCOPE or below it start. They wait in their order. payments/* pauses each\nname under payments."
+	resume := l.change("resume SCOPE", "End the pause of SCOPE", 1, 1, func(words []string) (control.Change, error) {
+		return control.Change{Verb: control.VerbResume, Scope: words[0]}, nil
+	})
+	resume.Long = "Ends the pause of SCOPE. resume payments/acme also exempts it from a pause of\npayments/*, and not from a pause of payments."
+	drain := &cobra.Command{Use: "drain SCOPE", Short: "Pause, then wait until no task of SCOPE runs", Args: cli.Args(1, 1), RunE: l.bounded(l.online(l.drain))}
+	cli.DurationVar(drain.Flags(), &l.timeout, "timeout", 0, "how long to wait. The pause stays. Default: no bound")
+	for _, c := range []*cobra.Command{set, remove, pause, drain} {
+		cli.DurationVar(c.Flags(), &l.edit.For, "for", 0, "for how long, such as 2h or 7d. Then the earlier state applies again. Default: for good")
 	}
-	return err
+	for _, c := range []*cobra.Command{set, assign, pause, drain} {
+		c.Flags().BoolVar(&l.edit.Force, "force", false, "also if the limits have no SCOPE")
+	}
+	return []*cobra.Command{set, assign, remove, unset, importing, rollback, reset, pause, resume, drain}
 }
 
-func (c *limitsCommand) run(ctx context.Context) error {
-	if limitsVerbs[c.verb].offline {
-		return limitsVerbs[c.verb].run(c, ctx)
-	}
-	rdb, err := cli.OpenRedis(ctx, c.url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	c.rdb, c.store = rdb, policystore.New(rdb, policystore.Config{})
-	return c.explain(ctx, limitsVerbs[c.verb].run(c, ctx))
+// change returns a command that makes the change which read returns for its words.
+func (l *limitsCommand) change(use, short string, least, most int, read func(words []string) (control.Change, error)) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cli.Args(least, most)}
+	c.RunE = l.bounded(func(c *cobra.Command, words []string) error {
+		edit, err := read(words)
+		if err != nil {
+			return err
+		}
+		return l.online(func(ctx context.Context, _ []string) error { return l.apply(ctx, edit) })(c, words)
+	})
+	c.Flags().BoolVar(&l.dry, "dry-run", false, "print what would change, and when the last of the tasks that wait there would start; change nothing")
+	return c
 }
 
-// explain puts into words why it could not be done.
-func (c *limitsCommand) explain(ctx context.Context, err error) error {
-	var told *cli.Error
-	switch {
-	case err == nil || errors.As(err, &told) || errors.Is(err, errDifferent):
-		return err
-	case errors.Is(err, policystore.ErrNone):
-		return &cli.Error{What: "there are no limits at " + cli.RedisName(c.url), Try: "worker limits import -replace limits.yaml, or start a worker with -limits", Err: err}
-	case errors.Is(err, policystore.ErrNotPermitted):
-		return &cli.Error{What: "the user of Redis at " + cli.RedisName(c.url) + " may not change limits; nothing was changed",
-			Try: "a -redis URL with a user that may; docs/operations.md has its ACL rule", Err: err}
-	case errors.As(err, new(*policystore.ConflictError)):
-		return &cli.Error{What: plainly(err), Try: "worker limits history, then make your change to the newest version", Err: err}
-	case errors.As(err, new(*policystore.VersionError)):
-		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
-	case errors.As(err, new(*policystore.DamagedError)):
-		return explainLimits(err)
-	case errors.As(err, new(*policystore.ReasonError)), errors.As(err, new(*policystore.MissingError)), errors.As(err, new(*policystore.NotPausedError)), errors.Is(err, policystore.ErrUnchanged),
-		errors.As(err, new(*policy.Error)), errors.As(err, new(*policy.ScopeError)), errors.As(err, new(*policy.UnmatchedError)):
-		return &cli.Error{What: plainly(err), Err: err}
+// bounded refuses durations and versions that no change has.
+func (l *limitsCommand) bounded(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, words []string) error {
+		for flag, d := range map[string]time.Duration{"for": l.edit.For, "timeout": l.timeout} {
+			if f := c.Flags().Lookup(flag); f != nil && f.Changed && d <= 0 {
+				return cli.Usage(cli.Errorf("leave -"+flag+" out for no bound", "-%s %s is not above 0", flag, d))
+			}
+		}
+		if l.edit.IfVersion < 0 {
+			return cli.Usage(cli.Errorf("worker limits history", "-if-version %d is not a version", l.edit.IfVersion))
+		}
+		return run(c, words)
 	}
-	return explain(ctx, err, c.url)
 }
 
-// current is what stands there, and what it comes to at the server's time, which is noted.
-func (c *limitsCommand) current(ctx context.Context) (policystore.Version, *policy.Policy, error) {
-	v, err := c.store.Current(ctx)
-	if err != nil {
-		return v, nil, err
-	}
-	if c.now, err = c.store.Time(ctx); err != nil {
-		return v, nil, err
-	}
-	p, _, err := c.store.Policy(ctx, v, c.now)
-	return v, p, err
-}
-
-func (c *limitsCommand) set(ctx context.Context) error {
+func setChange(words []string) (control.Change, error) {
 	fields := map[string]string{}
-	for _, word := range c.words[2:] {
+	for _, word := range words[2:] {
 		key, value, found := strings.Cut(word, "=")
 		if _, twice := fields[key]; !found || key == "" || twice {
-			return &cli.Error{What: fmt.Sprintf("%q is not KEY=VALUE, or repeats a key", word), Try: "worker limits set payments/acme tenant limit=100 per=1s"}
+			return control.Change{}, cli.Errorf("worker limits set payments/acme tenant limit=100 per=1s", "%q is not KEY=VALUE, or repeats a key", word)
 		}
 		fields[key] = value
 	}
-	return c.apply(ctx, control.Change{Verb: control.VerbSet, Scope: c.words[0], Rule: c.words[1], Fields: fields})
+	return control.Change{Verb: control.VerbSet, Scope: words[0], Rule: words[1], Fields: fields}, nil
 }
 
-func (c *limitsCommand) assign(ctx context.Context) error {
+func assignChange(words []string) (control.Change, error) {
 	var as policystore.Assigned
 	given := map[string]bool{}
-	for _, word := range c.words[1:] {
+	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		if !slices.Contains(control.AssignedKeys, key) || given[key] {
-			return &cli.Error{What: fmt.Sprintf("%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or repeats one of them", word), Try: "worker limits assign payments owner=payments-team apps=billing,refunds"}
+			return control.Change{}, cli.Errorf("worker limits assign payments owner=payments-team apps=billing,refunds",
+				"%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or repeats one of them", word)
 		}
 		given[key] = true
 		if err := control.ReadAssigned(&as, key, value); err != nil {
-			return &cli.Error{What: err.Error(), Try: limitsHelp, Err: err}
+			return control.Change{}, &cli.Error{What: err.Error(), Try: "worker limits assign -h", Err: err}
 		}
 	}
-	return c.apply(ctx, control.Change{Verb: control.VerbAssign, Scope: c.words[0], Assigned: as})
+	return control.Change{Verb: control.VerbAssign, Scope: words[0], Assigned: as}, nil
 }
 
-func (c *limitsCommand) remove(ctx context.Context) error {
-	return c.apply(ctx, control.Change{Verb: control.VerbRemove, Scope: c.words[0], Rule: c.words[1]})
+// with adds to a change what the flags say.
+func (l *limitsCommand) with(c control.Change) control.Change {
+	c.Reason, c.For, c.IfVersion, c.Force = l.edit.Reason, l.edit.For, l.edit.IfVersion, l.edit.Force
+	return c
 }
 
-func (c *limitsCommand) unset(ctx context.Context) error {
-	words := append(c.words, "", "")
-	return c.apply(ctx, control.Change{Verb: control.VerbUnset, Scope: words[0], Rule: words[1]})
-}
-
-func (c *limitsCommand) importFile(ctx context.Context) error {
-	p, err := readLimits(c.words[0])
+// apply makes a change, or with -dry-run only says what it would do.
+func (l *limitsCommand) apply(ctx context.Context, c control.Change) error {
+	service, err := l.service(ctx)
 	if err != nil {
 		return err
 	}
-	return c.apply(ctx, control.Change{Verb: control.VerbImport, Policy: p, From: c.words[0], Replace: c.replace})
-}
-
-// readLimits reads a file, "-" for standard input.
-func readLimits(path string) (*policy.Policy, error) {
-	if path != "-" {
-		return loadPolicy(path)
+	if l.dry {
+		return l.preview(ctx, service, l.with(c))
 	}
-	name, text, err := readInput(path)
-	if err != nil {
-		return nil, err
-	}
-	p, err := limitsyaml.Parse(name, text)
-	if err != nil {
-		return nil, &cli.Error{What: err.Error(), Try: "correct these lines; nothing was changed", Err: err}
-	}
-	return p, nil
-}
-
-// readInput reads a file, "-" for standard input, and returns what errors call it.
-func readInput(path string) (name string, text []byte, err error) {
-	if path == "-" {
-		text, err = io.ReadAll(os.Stdin)
-		if err != nil {
-			return "", nil, fmt.Errorf("cannot read standard input: %w", err)
+	done, err := service.Apply(ctx, l.actor(), l.with(c))
+	switch {
+	case err != nil:
+		return refused(c, err)
+	case c.Verb == control.VerbReset:
+		for _, r := range done.Version.Resets {
+			l.out.Print(resetReport{r.Scope, r.Rule, true, r.Unit, r.Used, done.Version.Number}, resetLine(r))
 		}
-		return "standard input", text, nil
+	default:
+		l.printMade(ctx, done)
 	}
-	if text, err = os.ReadFile(path); err != nil {
-		return "", nil, limitsUnread(path, err)
-	}
-	return path, text, nil
+	return nil
 }
 
-// convert prints what a tree for redis-cell comes to.
-func (c *limitsCommand) convert(context.Context) error {
-	name, text, err := readInput(c.words[0])
-	if err != nil {
+// refused says what to do about a reset without an effect.
+func refused(c control.Change, err error) error {
+	if !errors.Is(err, policystore.ErrNothingToReset) {
 		return err
 	}
-	p, err := celltree.Parse(name, text)
-	if err != nil {
-		return &cli.Error{What: err.Error(), Try: "correct these lines; docs/from-redis-rate.md has an example", Err: err}
+	rule := "rate rule"
+	if c.Rule != "" {
+		rule += " " + cli.Quote(c.Rule)
 	}
-	yaml := string(limitsyaml.Format(p))
-	return c.print(struct {
-		Limits string `json:"limits"`
-	}{yaml}, strings.TrimSuffix(yaml, "\n"))
+	return cli.Errorf("worker limits show "+cli.Quote(c.Scope), "no %s counts at %s itself", rule, cli.Quote(c.Scope))
 }
 
-func (c *limitsCommand) rollback(ctx context.Context) error {
-	number, is := versionOf(c.words[0])
-	if !is {
-		return cli.Errorf("worker limits history", "%q is not a version number", c.words[0])
+// previewReport is what -dry-run prints; docs/json.md has its fields.
+type previewReport struct {
+	DryRun  bool                `json:"dry_run"`
+	Version int64               `json:"version"`
+	Rules   int                 `json:"rules"`
+	Diff    []differenceReport  `json:"diff,omitempty"`
+	Resets  []policystore.Reset `json:"resets,omitempty"`
+	Effect  control.Effect      `json:"effect"`
+}
+
+func (l *limitsCommand) preview(ctx context.Context, service *control.Service, c control.Change) error {
+	p, err := service.Preview(ctx, l.actor(), c)
+	if err != nil {
+		return refused(c, err)
 	}
-	return c.apply(ctx, control.Change{Verb: control.VerbRollback, Version: number})
+	text := fmt.Sprintf("dry run over version %d: nothing was changed", p.Version)
+	for _, d := range p.Differences {
+		text += "\n" + differenceLines(d, "  ")
+	}
+	for _, r := range p.Resets {
+		text += fmt.Sprintf("\n  %s %s would be reset; it has counted %s", cli.Quote(r.Scope), cli.Quote(r.Rule), usedText(r))
+	}
+	l.out.Print(previewReport{true, p.Version, len(p.Differences), differenceReports(p.Differences), p.Resets, p.Effect}, text+"\n  "+p.Effect.String())
+	return nil
+}
+
+// resetReport is what reset prints for each rule; docs/json.md has its fields.
+type resetReport struct {
+	Scope   string `json:"scope"`
+	Rule    string `json:"rule"`
+	Reset   bool   `json:"reset"`
+	Unit    string `json:"unit,omitempty"`
+	Used    int64  `json:"used"`
+	Version int64  `json:"version"`
+}
+
+func resetLine(r policystore.Reset) string {
+	if r.Rule == "" {
+		return cli.Quote(r.Scope) + " is no longer paused"
+	}
+	return fmt.Sprintf("%s %s is reset, as if it had not been used; it had counted %s", cli.Quote(r.Scope), cli.Quote(r.Rule), usedText(r))
+}
+
+func usedText(r policystore.Reset) string {
+	if r.Unit == policy.Requests {
+		return cli.Count(int(r.Used), "request", "requests")
+	}
+	return fmt.Sprintf("%d %s", r.Used, cli.Quote(r.Unit))
+}
+
+// current returns the newest version and its limits at the server's time, which is noted.
+func (l *limitsCommand) current(ctx context.Context) (policystore.Version, *policy.Policy, error) {
+	store := l.store()
+	v, err := store.Current(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	if l.now, err = store.Time(ctx); err != nil {
+		return v, nil, err
+	}
+	p, _, err := store.Policy(ctx, v, l.now)
+	return v, p, err
+}
+
+// versionOf reads the number of a version. A file whose name is a number needs a path: ./12.
+func versionOf(word string) (int64, bool) {
+	number, err := strconv.ParseInt(word, 10, 64)
+	return number, err == nil && number > 0
+}
+
+// checkReport is one line of "worker limits check -json"; docs/json.md has its fields.
+type checkReport struct {
+	File  string `json:"file"`
+	Level string `json:"level"` // fault or warning
+	Line  int    `json:"line,omitempty"`
+	// Column counts characters from 1.
+	Column int    `json:"column,omitempty"`
+	Scope  string `json:"scope,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	Text   string `json:"text"`
+}
+
+// check returns the command that prints what is wrong with files, and what is odd in those that have no fault.
+func (l *limitsCommand) check() *cobra.Command {
+	c := &cobra.Command{Use: "check FILE…", Short: "Print every fault of each FILE, and warnings; it needs no Redis", Args: cli.Args(1, cli.AnyNumber), RunE: l.offline(l.checkFiles)}
+	c.Long = "Prints every fault of each FILE, and warnings: an override that changes nothing, a rule that\ncan never bind. It needs no Redis."
+	c.Flags().BoolVar(&l.strict, "strict", false, "the exit code is 1 for warnings too")
+	return c
+}
+
+func (l *limitsCommand) checkFiles(paths []string) error {
+	faults, warnings := 0, 0
+	for _, path := range paths {
+		rules, err := limitsyaml.Load(path)
+		refused, faulty := errors.AsType[*policy.Error](err)
+		if err != nil && !faulty {
+			return limitsUnread(path, err)
+		}
+		if faulty {
+			for _, f := range refused.Faults {
+				faults++
+				sep := ":" // as editors jump to a line
+				if f.Line == 0 {
+					sep = ": "
+				}
+				l.out.Print(checkReport{File: path, Level: "fault", Line: f.Line, Column: f.Column, Text: f.String()}, path+sep+f.String())
+			}
+			continue
+		}
+		for _, w := range throttle.Lint(rules) {
+			warnings++
+			l.out.Print(checkReport{File: path, Level: "warning", Scope: w.Scope, Rule: w.Rule, Text: w.Reason}, fmt.Sprintf("%s: warning: %s", path, w))
+		}
+	}
+	if faults > 0 || l.strict && warnings > 0 {
+		return cli.ErrPrinted
+	}
+	return nil
 }

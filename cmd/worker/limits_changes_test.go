@@ -23,40 +23,10 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker"
 )
-
-// The page shows a tree and what convert prints of it.
-func TestLimitsConvert(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../docs/from-redis-rate.md")
-	must(t, err)
-	_, tree, found := strings.Cut(string(page), "```yaml\n# tree.yaml\n")
-	tree, rest, _ := strings.Cut(tree, "```\n")
-	_, want, _ := strings.Cut(rest, "```yaml\n")
-	want, _, _ = strings.Cut(want, "```\n")
-	if !found || want == "" {
-		t.Fatal("the page has no tree.yaml, or no limits.yaml after it")
-	}
-	file := filepath.Join(t.TempDir(), "tree.yaml")
-	must(t, os.WriteFile(file, []byte(tree), 0o600))
-	got, errs := ask(t, cli.ExitOK, "limits", "convert", file)
-	if got != want || errs != "" {
-		t.Errorf("%s, printed\n%s\nthe page has\n%s", errs, got, want)
-	}
-	if _, err := limitsyaml.Parse("printed", []byte(got)); err != nil {
-		t.Error(err)
-	}
-	got, _ = ask(t, cli.ExitOK, "limits", "convert", "-json", file)
-	says(t, got, `{"limits":"unmatched: allow\nlimits:\n  user:`)
-	_, errs = ask(t, cli.ExitFailed, "limits", "convert", limitsFile(t, someLimits))
-	says(t, errs, "limits is not a field of the tree; write schema\n")
-	_, errs = ask(t, cli.ExitUsage, "limits", "convert", "-redis", "redis://h", file)
-	says(t, errs, "-redis does not go with worker limits convert")
-}
 
 // -dry-run says what a change would do, in the words that the change has, and changes nothing.
 func TestLimitsDryRun(t *testing.T) {
@@ -289,7 +259,6 @@ func TestLimitsCheck(t *testing.T) {
 		{[]string{odd, faulty}, cli.ExitFailed, []string{": warning: ", faulty + ":4:", "limt is not a field of a rule; did you mean limit?"}},
 		{[]string{sound + ".none"}, cli.ExitFailed, []string{"there is no limits file " + sound + ".none", "try: " + sound + "\n"}},
 		{[]string{slow}, cli.ExitOK, []string{slow + ": warning: p r: reaches 66 % of its limit at most", slow + ": warning: p m: resets on days that Feb, Apr, Jun, Sep, Nov lack"}},
-		{[]string{sound, "-redis", "redis://localhost"}, cli.ExitUsage, []string{"-redis does not go with worker limits check"}},
 	} {
 		out, errs := ask(t, c.code, append([]string{"limits", "check"}, c.args...)...)
 		says(t, out+errs, c.want...)

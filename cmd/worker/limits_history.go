@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -91,21 +90,19 @@ func differenceLines(d policystore.Difference, indent string) string {
 // historyShows is how many rules of a version history prints without -all.
 const historyShows = 5
 
-// history prints the versions that are kept with what they changed.
-func (c *limitsCommand) history(ctx context.Context) error {
+// printHistory prints the versions that are kept with what they changed.
+func (l *limitsCommand) printHistory(ctx context.Context, _ []string) error {
 	none := true
-	for one, err := range c.store.Changes(ctx) {
+	for change, err := range l.store().Changes(ctx) {
 		if err != nil {
 			return err
 		}
 		none = false
-		r := versionReportOf(one.Version, one.Differences)
-		if !one.Known {
+		r := versionReportOf(change.Version, change.Differences)
+		if !change.Known {
 			r.Rules = nil
 		}
-		if err := c.print(r, c.historyLine(one)); err != nil {
-			return err
-		}
+		l.out.Print(r, l.historyLine(change))
 	}
 	if none {
 		return policystore.ErrNone
@@ -113,8 +110,8 @@ func (c *limitsCommand) history(ctx context.Context) error {
 	return nil
 }
 
-func (c *limitsCommand) historyLine(one policystore.Change) string {
-	v := one.Version
+func (l *limitsCommand) historyLine(c policystore.Change) string {
+	v := c.Version
 	if v.At.IsZero() {
 		return fmt.Sprintf("%d  not understood by this program", v.Number)
 	}
@@ -122,19 +119,18 @@ func (c *limitsCommand) historyLine(one policystore.Change) string {
 	for _, r := range v.Resets {
 		line += "\n  " + resetLine(r)
 	}
-	if !one.Known {
+	if !c.Known {
 		return line + "\n  the version before is not kept any more"
 	}
-	for i, d := range one.Differences {
-		if i == historyShows && !c.all {
-			return line + fmt.Sprintf("\n  and %d more; worker limits history -all prints them", len(one.Differences)-i)
+	for i, d := range c.Differences {
+		if i == historyShows && !l.all {
+			return line + fmt.Sprintf("\n  and %d more; worker limits history -all prints them", len(c.Differences)-i)
 		}
 		line += "\n" + differenceLines(d, "  ")
 	}
 	return line
 }
 
-// reasonText is why something was changed, for people.
 // viaText is the way of a change: a name that -as gives is not the page's user of that name.
 func viaText(via string) string {
 	if via == "" {
@@ -143,6 +139,7 @@ func viaText(via string) string {
 	return " via " + asLabel(via)
 }
 
+// reasonText is why something was changed, for people.
 func reasonText(reason string) string {
 	if reason == "" {
 		return ""
@@ -150,44 +147,39 @@ func reasonText(reason string) string {
 	return ", reason " + strconv.Quote(reason)
 }
 
-// errDifferent says that diff has printed something.
-var errDifferent = errors.New("the limits are different")
-
 // diff prints what is different in the last of its words, compared with the one before it or with the limits in force.
-func (c *limitsCommand) diff(ctx context.Context) error {
-	list, err := c.compared(ctx)
+func (l *limitsCommand) diff(ctx context.Context, words []string) error {
+	list, err := l.compared(ctx, words)
 	if err != nil {
 		return err
 	}
 	for _, d := range list {
-		if err := c.print(differenceReportOf(d), differenceLines(d, "")); err != nil {
-			return err
-		}
+		l.out.Print(differenceReportOf(d), differenceLines(d, ""))
 	}
 	if len(list) > 0 {
-		return errDifferent
+		return cli.ErrPrinted
 	}
 	return nil
 }
 
-func (c *limitsCommand) compared(ctx context.Context) ([]policystore.Difference, error) {
-	if len(c.words) == 2 {
-		before, is := versionOf(c.words[0])
-		after, both := versionOf(c.words[1])
+func (l *limitsCommand) compared(ctx context.Context, words []string) ([]policystore.Difference, error) {
+	if len(words) == 2 {
+		before, is := versionOf(words[0])
+		after, both := versionOf(words[1])
 		if is && both {
-			return c.store.Compare(ctx, before, after)
+			return l.store().Compare(ctx, before, after)
 		}
 	}
 	var sides [2]*policy.Policy
-	for i, word := range c.words {
-		p, err := c.limitsNamed(ctx, word)
+	for i, word := range words {
+		p, err := l.limitsNamed(ctx, word)
 		if err != nil {
 			return nil, err
 		}
-		sides[2-len(c.words)+i] = p
+		sides[2-len(words)+i] = p
 	}
 	if sides[0] == nil {
-		_, live, err := c.current(ctx)
+		_, live, err := l.current(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -196,22 +188,16 @@ func (c *limitsCommand) compared(ctx context.Context) ([]policystore.Difference,
 	return policystore.Differences(sides[0], sides[1]), nil
 }
 
-// limitsNamed are the limits of a version, as they were when it came into force, or of a file.
-func (c *limitsCommand) limitsNamed(ctx context.Context, word string) (*policy.Policy, error) {
+// limitsNamed returns the limits of a version, as they were when it came into force, or of a file.
+func (l *limitsCommand) limitsNamed(ctx context.Context, word string) (*policy.Policy, error) {
 	number, is := versionOf(word)
 	if !is {
 		return readLimits(word)
 	}
-	v, err := c.store.Version(ctx, number)
+	v, err := l.store().Version(ctx, number)
 	if err != nil {
 		return nil, err
 	}
-	p, _, err := c.store.Policy(ctx, v, v.InForce)
+	p, _, err := l.store().Policy(ctx, v, v.InForce)
 	return p, err
-}
-
-// versionOf reads the number of a version. A file whose name is a number needs a path: ./12.
-func versionOf(word string) (int64, bool) {
-	number, err := strconv.ParseInt(word, 10, 64)
-	return number, err == nil && number > 0
 }

@@ -71,7 +71,7 @@ func TestLimitsDrain(t *testing.T) {
 	})
 
 	_, errs := l.run(1, "drain", "payments", "-timeout", "1500ms", "-as", "anna")
-	says(t, errs, "worker: 2 tasks of payments still run\n", "2 tasks of payments still run after 1.5s; payments stays paused", "try: worker limits drain payments again")
+	says(t, errs, "worker limits drain: 2 tasks of payments still run\n", "2 tasks of payments still run after 1.5s; payments stays paused", "try: worker limits drain payments again")
 	l.says(0, "drain payments/a/*", "+ payments/a/* paused", "no task of payments/a/* runs; it stays paused until worker limits resume payments/a/*\n")
 	l.run(0, "resume", "payments")
 
@@ -79,7 +79,7 @@ func TestLimitsDrain(t *testing.T) {
 	r.says("2 tasks of payments/* still run")
 	r.stop()
 	r.ends(cli.ExitInterrupted)
-	says(t, r.stderr.String(), "interrupted; payments/* stays paused until worker limits resume payments/*")
+	says(t, r.stderr.String(), "interrupted; payments/* stays paused\ntry: worker limits resume payments/*\n")
 	l.says(0, "list", "payments/* paused")
 
 	r = start(t, whole, nil, "limits", "-redis", l.url, "drain", "payments/a", "-json") // the others may go on

@@ -2,71 +2,52 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
 )
 
-// print writes one result: an object, or a line for people.
-func (c *limitsCommand) print(object any, line string) error {
-	return printOne(c.out, c.json, object, line)
-}
-
-// printOne writes an object in JSON, or a line for people.
-func printOne(out io.Writer, inJSON bool, object any, line string) error {
-	text := []byte(cli.EscapeLines(line) + "\n")
-	var err error
-	if inJSON {
-		text, err = json.Marshal(object)
-		text = cli.EscapeJSON(append(text, '\n'))
-	}
-	if err == nil {
-		_, err = out.Write(text)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the result: %w", err)
-	}
-	return nil
-}
-
-// tell prints what was changed: each rule that is not what it was, and then in which processes it is in force.
-func (c *limitsCommand) tell(ctx context.Context, made policystore.Made, err error) error {
-	if err != nil {
-		return err
-	}
+// printMade prints what was changed: each rule that is not what it was, and then in which processes it is in force.
+func (l *limitsCommand) printMade(ctx context.Context, made policystore.Made) {
 	v, changes := made.Version, made.Differences
-	r := versionReportOf(v, changes)
-	line := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), r.InForce) + reasonText(v.Reason)
-	if o := made.Before; o != nil {
-		line += fmt.Sprintf("\n  %s before by %s at %s", setOrPaused(*o), author(o.UpdatedBy, o.UpdatedUser), stamp(o.UpdatedAt))
+	text := fmt.Sprintf("version %d by %s, in force at %s", v.Number, author(v.By, v.User), stamp(v.InForce)) + reasonText(v.Reason)
+	if b := made.Before; b != nil {
+		text += fmt.Sprintf("\n  %s before by %s at %s", verbOf(*b), author(b.UpdatedBy, b.UpdatedUser), stamp(b.UpdatedAt))
 	}
 	for _, d := range changes {
-		line += "\n" + differenceLines(d, "  ")
+		text += "\n" + differenceLines(d, "  ")
 	}
 	if len(changes) == 0 {
-		line += "\n  no rule has changed"
+		text += "\n  no rule has changed"
 	}
-	if c.json {
-		r.Reach = c.awaitReach(ctx, v)
-		return c.print(r, "")
+	r := versionReportOf(v, changes)
+	if !l.json {
+		l.out.Text(text) // before the wait
 	}
-	if err := c.print(nil, line); err != nil {
-		return err
+	switch r.Reach = l.awaitReach(ctx, v); {
+	case l.json:
+		l.out.Print(r, "")
+	case r.Reach != nil:
+		l.out.Text("  " + r.Reach.line())
 	}
-	if reach := c.awaitReach(ctx, v); reach != nil {
-		return c.print(nil, "  "+reach.line())
+}
+
+// verbOf says what an override does.
+func verbOf(o policystore.Override) string {
+	switch {
+	case o.Resumed():
+		return "resumed"
+	case o.Name == policystore.PausedField:
+		return "paused"
 	}
-	return nil
+	return "set"
 }
 
 // otherReports are what a node says beside its rules and its pause.
@@ -173,108 +154,157 @@ func (r ruleReport) line() string {
 	return line
 }
 
-func (c *limitsCommand) list(ctx context.Context) error {
-	v, p, err := c.current(ctx)
+// pauseReports is what list says of a node's pause, if there is anything to say.
+func pauseReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) []ruleReport {
+	if n.Pause == policy.PauseInherited {
+		return nil
+	}
+	return []ruleReport{pauseReport(v, path, n, now)}
+}
+
+// pauseReport says who paused a node, or resumed it.
+func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
+	r := origin(v, path, policy.PausedRule, "paused: "+string(n.Pause), now)
+	if p, live := v.Override(path, policystore.PausedField, now); live {
+		r.From = "set"
+		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.CreatedAt), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
+		r.Reason = p.Reason
+	}
+	r.Until = stamp(n.PausedUntil)
+	return r
+}
+
+func (r ruleReport) pauseLine() string {
+	line := cli.Quote(r.Scope) + " paused"
+	if r.Text != "paused: "+string(policy.PauseOn) {
+		line = cli.Quote(r.Scope) + " not paused"
+	}
+	if r.Until != "" {
+		line += " until " + r.Until
+	}
+	line += "  # " + r.From
+	if r.UpdatedBy != "" {
+		line += " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
+	}
+	if r.CreatedAt != "" && r.CreatedAt != r.UpdatedAt {
+		line += ", since " + r.CreatedAt
+	}
+	return line + reasonText(r.Reason)
+}
+
+// nodeReports are all that the limits say at a place.
+func (l *limitsCommand) nodeReports(v policystore.Version, path string, n policy.ScopeConfig) []ruleReport {
+	list := append(otherReports(v, path, n, l.now), pauseReports(v, path, n, l.now)...)
+	for _, r := range n.Rules {
+		list = append(list, origin(v, path, r.Name, limitsyaml.FormatRule(r), l.now))
+	}
+	return list
+}
+
+func (l *limitsCommand) list(ctx context.Context, _ []string) error {
+	v, p, err := l.current(ctx)
 	if err != nil {
 		return err
 	}
 	_, limits := p.Limits()
-	there := map[[2]string]bool{}
+	listed := map[[2]string]bool{}
 	for path, n := range policystore.Nodes(limits) {
-		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
-		for _, r := range n.Rules {
-			there[[2]string{path, r.Name}] = true
-			reports = append(reports, origin(v, path, r.Name, limitsyaml.FormatRule(r), c.now))
-		}
-		for _, report := range reports {
-			if err := c.print(report, report.line()); err != nil {
-				return err
-			}
+		for _, r := range l.nodeReports(v, path, n) {
+			listed[[2]string{path, r.Name}] = true
+			l.out.Print(r, r.line())
 		}
 	}
 	for _, o := range v.Overrides {
-		if isRule := !strings.HasSuffix(o.Name, ":"); isRule && o.Text == "" && !there[[2]string{o.Scope, o.Name}] {
-			report := origin(v, o.Scope, o.Name, "", c.now)
-			if err := c.print(report, report.line()); err != nil {
-				return err
-			}
+		if isRule := !strings.HasSuffix(o.Name, ":"); isRule && o.Text == "" && !listed[[2]string{o.Scope, o.Name}] {
+			r := origin(v, o.Scope, o.Name, "", l.now)
+			l.out.Print(r, r.line())
 		}
 	}
 	return nil
 }
 
-func (c *limitsCommand) show(ctx context.Context) error {
-	v, p, err := c.current(ctx)
+func (l *limitsCommand) show(ctx context.Context, words []string) error {
+	v, p, err := l.current(ctx)
 	if err != nil {
 		return err
 	}
-	scope, err := policy.ParseScope(c.words[0])
-	if err != nil {
-		return c.showPattern(ctx, v, p, err)
+	_, limits := p.Limits()
+	scope, noScope := policy.ParseScope(words[0])
+	if noScope != nil {
+		return l.showPlace(ctx, v, limits, words[0], noScope)
 	}
 	bounds, err := p.Match(scope)
 	if err != nil {
 		return err
 	}
-	states, err := c.states(ctx, p)
+	service, err := l.serviceOver(p)
 	if err != nil {
 		return err
 	}
-	_, limits := p.Limits()
+	states, err := service.Rules(ctx, l.actor(), words[0])
+	if err != nil {
+		return err
+	}
 	for path, n := range policystore.Nodes(limits) {
 		if !covers(path, scope.String()) {
 			continue
 		}
-		for _, report := range otherReports(v, path, n, c.now) {
-			if err := c.print(report, report.line()); err != nil {
-				return err
-			}
+		for _, r := range otherReports(v, path, n, l.now) {
+			l.out.Print(r, r.line())
 		}
 	}
 	for _, b := range bounds {
-		report := origin(v, b.Pattern, b.Rule.Name, limitsyaml.FormatRule(b.Rule), c.now)
+		r := origin(v, b.Pattern, b.Rule.Name, limitsyaml.FormatRule(b.Rule), l.now)
 		if b.Paused() {
-			report = pauseReport(v, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: b.Until}, c.now)
+			r = pauseReport(v, b.Pattern, policy.ScopeConfig{Pause: policy.PauseOn, PausedUntil: b.Until}, l.now)
 		}
-		report.At = b.Scope.String()
+		r.At = b.Scope.String()
 		if weight := p.Weight(scope, b.Scope.Len()); weight != 1 {
-			report.Weight = strconv.FormatFloat(weight, 'g', 4, 64)
+			r.Weight = strconv.FormatFloat(weight, 'g', 4, 64)
 		}
-		line := report.line()
+		line := r.line()
 		for _, state := range states {
-			if state.RuleScope == report.At && state.Rule == b.Rule.Name {
-				line += report.state(state)
-				if cli.IsTerminal(c.out) {
-					line = meter(state) + " " + line
-				}
+			if state.RuleScope == r.At && state.Rule == b.Rule.Name {
+				line += r.state(state)
 			}
 		}
-		if err := c.print(report, line); err != nil {
-			return err
+		l.out.Print(r, line)
+	}
+	l.showReach(ctx, v)
+	return nil
+}
+
+// showPlace shows the rules that the limits have at a place, such as payments/*, which
+// is no scope of a task.
+func (l *limitsCommand) showPlace(ctx context.Context, v policystore.Version, limits map[string]policy.ScopeConfig, place string, noScope error) error {
+	found := false
+	for path, n := range policystore.Nodes(limits) {
+		if path != place {
+			continue
+		}
+		for _, r := range l.nodeReports(v, path, n) {
+			found = true
+			l.out.Print(r, r.line())
 		}
 	}
-	return c.showReach(ctx, v)
+	switch {
+	case found:
+		l.showReach(ctx, v)
+		return nil
+	case !strings.Contains("/"+place+"/", "/*/"):
+		return noScope
+	}
+	return cli.Errorf("worker limits list", "the limits have no rules at %s", cli.Quote(place))
 }
 
 // showReach prints in which processes a version is in force, as far as that is known.
-func (c *limitsCommand) showReach(ctx context.Context, v policystore.Version) error {
-	reached := c.reachOf(ctx, v.Number)
-	if reached == nil {
-		return nil
+func (l *limitsCommand) showReach(ctx context.Context, v policystore.Version) {
+	if r := l.reachOf(ctx, v.Number); r != nil {
+		l.out.Print(struct {
+			Version int64  `json:"version"`
+			Reach   *reach `json:"reach"`
+		}{v.Number, r}, fmt.Sprintf("version %d: %s", v.Number, r.line()))
 	}
-	return c.print(struct {
-		Version int64  `json:"version"`
-		Reach   *reach `json:"reach"`
-	}{v.Number, reached}, fmt.Sprintf("version %d: %s", v.Number, reached.line()))
-}
-
-// states is how the rules of the scope stand.
-func (c *limitsCommand) states(ctx context.Context, p *policy.Policy) ([]control.Rule, error) {
-	limiter, err := throttle.New(c.rdb, p, throttle.Config{})
-	if err != nil {
-		return nil, err
-	}
-	return control.New(control.Config{Redis: c.rdb, Limiter: limiter, Store: c.store}).Rules(ctx, atCommandLine(c.as), c.words[0])
 }
 
 // state adds how the rule stands, and returns it as text.
@@ -288,65 +318,15 @@ func (r *ruleReport) state(s control.Rule) string {
 	return text
 }
 
-// showPattern shows the rules that the limits have at a place, such as payments/*, which
-// is no scope of a task.
-func (c *limitsCommand) showPattern(ctx context.Context, v policystore.Version, p *policy.Policy, noScope error) error {
-	_, limits := p.Limits()
-	found := false
-	for path, n := range policystore.Nodes(limits) {
-		if path != c.words[0] {
-			continue
-		}
-		reports := append(otherReports(v, path, n, c.now), pauseReports(v, path, n, c.now)...)
-		for _, r := range n.Rules {
-			reports = append(reports, origin(v, path, r.Name, limitsyaml.FormatRule(r), c.now))
-		}
-		for _, report := range reports {
-			found = true
-			if err := c.print(report, report.line()); err != nil {
-				return err
-			}
-		}
-	}
-	switch {
-	case found:
-		return c.showReach(ctx, v)
-	case !strings.Contains("/"+c.words[0]+"/", "/*/"):
-		return noScope
-	}
-	return cli.Errorf("worker limits list", "the limits have no rules at %s", cli.Quote(c.words[0]))
-}
-
-func (c *limitsCommand) export(ctx context.Context) error {
-	v, p, err := c.current(ctx)
+func (l *limitsCommand) export(ctx context.Context, _ []string) error {
+	v, p, err := l.current(ctx)
 	if err != nil {
 		return err
 	}
-	return c.print(struct {
+	yaml := string(limitsyaml.Format(p))
+	l.out.Print(struct {
 		Version int64  `json:"version"`
 		Limits  string `json:"limits"`
-	}{v.Number, string(limitsyaml.Format(p))}, strings.TrimSuffix(string(limitsyaml.Format(p)), "\n"))
-}
-
-func counted(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + more
-}
-
-// author is who made something: by is what was said, and user whom Redis knows.
-func author(by, user string) string {
-	if user == "" {
-		user = "unknown"
-	}
-	return asLabel(by) + " (user " + asLabel(user) + ")"
-}
-
-// asLabel is Quote, and quotes besides what looks like the rest of an author.
-func asLabel(name string) string {
-	if text := cli.Quote(name); text != name || !strings.ContainsAny(name, `()"#`) {
-		return text
-	}
-	return strconv.Quote(name)
+	}{v.Number, yaml}, strings.TrimSuffix(yaml, "\n"))
+	return nil
 }

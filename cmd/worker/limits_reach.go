@@ -39,12 +39,12 @@ const (
 
 // awaitReach waits until a version is in force in all processes that follow, for two seconds or so at most. It
 // returns nil where that is not known: the user may not ask, or ctx ended.
-func (c *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *reach {
-	r := c.reachOf(ctx, v.Number)
+func (l *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *reach {
+	r := l.reachOf(ctx, v.Number)
 	if r == nil || len(r.Behind) == 0 {
 		return r
 	}
-	in, err := c.store.InForceIn(ctx, v)
+	in, err := l.store().InForceIn(ctx, v)
 	if err != nil {
 		return r
 	}
@@ -52,7 +52,7 @@ func (c *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *
 		if !rest(ctx, in) {
 			return nil
 		}
-		if r = c.reachOf(ctx, v.Number); r == nil {
+		if r = l.reachOf(ctx, v.Number); r == nil {
 			return nil
 		}
 	}
@@ -60,8 +60,8 @@ func (c *limitsCommand) awaitReach(ctx context.Context, v policystore.Version) *
 }
 
 // reachOf returns in which processes a version is in force now, or a later one. It returns nil where that cannot be asked.
-func (c *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
-	processes, err := c.store.Processes(ctx)
+func (l *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
+	processes, err := l.store().Processes(ctx)
 	if err != nil {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (c *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
 			r.Others++
 		}
 	}
-	servers, err := asynq.NewInspectorFromRedisClient(c.rdb).Servers()
+	servers, err := asynq.NewInspectorFromRedisClient(l.rdb).Servers()
 	if err != nil {
 		return r // this user may not ask for them
 	}
@@ -103,11 +103,11 @@ func (r *reach) line() string {
 	var parts []string
 	switch {
 	case r.Workers > 0 && r.Others > 0:
-		parts = append(parts, "in force in "+counted(r.Workers, "worker", "workers")+" and "+counted(r.Others, "other process", "other processes"))
+		parts = append(parts, "in force in "+cli.Count(r.Workers, "worker", "workers")+" and "+cli.Count(r.Others, "other process", "other processes"))
 	case r.Workers > 0:
-		parts = append(parts, "in force in "+counted(r.Workers, "worker", "workers"))
+		parts = append(parts, "in force in "+cli.Count(r.Workers, "worker", "workers"))
 	case r.Others > 0:
-		parts = append(parts, "in force in "+counted(r.Others, "process", "processes"))
+		parts = append(parts, "in force in "+cli.Count(r.Others, "process", "processes"))
 	case len(r.Behind) == 0:
 		parts = append(parts, "no running process follows these limits")
 	}
@@ -122,7 +122,7 @@ func (r *reach) line() string {
 		})))
 	}
 	if n := len(r.Unknown); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s not known to follow: %s", counted(n, "asynq server", "asynq servers"), named(r.Unknown, func(p processReport) string {
+		parts = append(parts, fmt.Sprintf("%s not known to follow: %s", cli.Count(n, "asynq server", "asynq servers"), named(r.Unknown, func(p processReport) string {
 			return fmt.Sprintf("%s (pid %d)", p.Host, p.PID)
 		})))
 	}

@@ -93,7 +93,7 @@ func TestLimitsCommands(t *testing.T) {
 	l.says(0, "show payments/acme", "burst: 9}", "!limit: 20,")
 	l.says(0, "show payments/*", "limit: 20,", "!burst: 9")
 	out, _ := l.run(0, "export")
-	if _, err := loadPolicy(limitsFile(t, out)); err != nil {
+	if _, err := readLimits(limitsFile(t, out)); err != nil {
 		t.Error(err)
 	}
 
@@ -163,7 +163,7 @@ func TestLimitsRefuse(t *testing.T) {
 	} {
 		l.says(1, c.args, c.want, "!goroutine")
 	}
-	(&limited{t: t, url: ownRedis(t)}).says(1, "list", "there are no limits at ", "try: worker limits import")
+	(&limited{t: t, url: ownRedis(t)}).says(1, "list", "there are no limits at ", ", or worker limits import")
 	if history := l.objects("history"); len(history) != 1 {
 		t.Errorf("a refused change made a version: %v", history)
 	}
@@ -298,15 +298,15 @@ func TestTasks(t *testing.T) {
 	says(1, "cancel none", "there is no task none (queues: default)")
 	says(1, "move -to nowhere t1", "scope \"nowhere\" meets no rule")
 	says(1, "priority -set 9000000 t1", "priority 9000000 is not from -1000000 to 1000000")
-	says(2, "", "nothing to do: run, move, cancel, clear or priority")
-	says(2, "delete t1", `tasks cannot be changed by "delete"`)
+	says(2, "", "no command given: cancel, clear, history, move, priority, run")
+	says(2, "delete t1", `unknown command "delete"`)
 	says(2, "cancel", "no task is named, and no -scope")
 	says(2, "cancel t1 -scope p", "tasks are named by their ids or by -scope, not by both")
-	says(2, "cancel t1 -to p/b", "-to does not go with worker tasks cancel")
-	says(2, "move t1", "worker tasks move needs -to")
+	says(2, "cancel t1 -to p/b", "unknown flag -to")
+	says(2, "move t1", `required flag(s) "to" not set`)
 	says(2, "cancel -scope p -limit 0", "-limit 0 is not from 1 to 10000")
-	says(2, "history t1", "worker tasks history takes no ids")
-	says(2, "history -scope p", "-scope does not go with worker tasks history")
+	says(2, "history t1", `unexpected argument "t1"`)
+	says(2, "history -scope p", "unknown flag -scope")
 	says(0, "priority -set 7 -scope p/b -as anna -reason urgent", "2 tasks changed")
 	says(0, "history", "  anna  priority 2 tasks of p/b to priority 7 (urgent)\n")
 	says(0, "history", "cancel 1 task of p/a\n")
@@ -317,21 +317,22 @@ func TestTasks(t *testing.T) {
 	}
 	want(t, all[0], map[string]any{"queue": "default", "scope": "p/b", "outcome": "changed"})
 	want(t, all[2], map[string]any{"tasks": 2.0, "changed": 2.0})
-	says(2, "clear", "worker tasks clear takes one scope")
-	says(2, "clear p q", "worker tasks clear takes one scope")
-	says(2, "clear p -queue low", "-queue does not go with worker tasks clear")
-	says(2, "clear p -limit 5", "-limit does not go with worker tasks clear")
+	says(2, "clear", "an argument is missing: write SCOPE")
+	says(2, "clear p q", `unexpected argument "q": write SCOPE`)
+	says(2, "clear p -queue low", "unknown flag -queue")
+	says(2, "clear p -limit 5", "unknown flag -limit")
 	says(0, "clear p -dry-run", "dry run: it would be 2 tasks; nothing was changed")
-	says(0, "clear p/b", "worker: cancelling 0 tasks of p/b and below it\n")
-	says(0, "clear p -as anna -reason wrong", "2 tasks cancelled\nworker: cancelling 2 tasks of p and below it\n")
+	says(0, "clear p/b", "worker tasks clear: cancelling 0 tasks of p/b and below it\n")
+	says(0, "clear p -as anna -reason wrong", "2 tasks cancelled\nworker tasks clear: cancelling 2 tasks of p and below it\n")
 	says(0, "clear p -json", `{"tasks":0,"changed":0}`)
 	says(0, "history", "  anna  clear 2 tasks of p (wrong)\n")
 
 	wait(5) // clear goes on in steps until none is left
 	service := control.New(control.Config{Redis: i.rdb, Limiter: i.limits, Store: policystore.New(i.rdb, policystore.Config{})})
 	var out bytes.Buffer
-	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbClear, Scope: "p", Most: 2}, json: true, out: &out, errs: io.Discard}
-	must(t, c.clear(t.Context(), service, atCommandLine("anna")))
+	c := &tasksCommand{change: control.TaskChange{Verb: control.VerbClear, Scope: "p", Most: 2}}
+	c.json, c.out, c.errs, c.as = true, cli.Output{W: &out, JSON: true}, io.Discard, "anna"
+	must(t, c.clear(t.Context(), service))
 	if got := out.String(); strings.Count(got, `"outcome":"changed"`) != 5 || !strings.HasSuffix(got, `{"tasks":5,"changed":5}`+"\n") {
 		t.Error(got)
 	}

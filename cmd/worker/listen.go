@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/worker/page"
 )
 
 const (
@@ -110,7 +111,18 @@ func (l listenAddr) admits(authorization string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// open listens; h is served when the result's Serve is called. Nil or not, shown is the page, which knows by itself who asks.
+// openStatus listens where -listen says, if it does.
+func openStatus(o options, h *health, metrics http.Handler, shown *page.Page, log *slog.Logger) (*statusServer, error) {
+	if o.listen.addr == "" {
+		return nil, nil
+	}
+	if shown == nil {
+		return o.listen.open(statusHandler(h, metrics, false), nil, log)
+	}
+	return o.listen.open(statusHandler(h, metrics, true), shown, log)
+}
+
+// open listens; h is served when the result's serve is called. Nil or not, shown is the page, which knows by itself who asks.
 func (l listenAddr) open(h, shown http.Handler, log *slog.Logger) (*statusServer, error) {
 	ln, err := net.Listen("tcp", l.addr)
 	if err != nil {

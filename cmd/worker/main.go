@@ -10,12 +10,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle/limitsfile"
@@ -24,10 +24,7 @@ import (
 
 func main() {
 	cli.RouteRedisLog(nil) // a worker routes it to its own
-	ctx, stop := cli.Notify(context.Background(), func() { os.Exit(cli.ExitInterrupted) })
-	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	os.Exit(run(cli.Interruptible(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
 // run is the program. It ends when ctx does.
@@ -36,7 +33,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return p.run(ctx, args, getenv, stdout, stderr)
 }
 
-// program is what tests put something else in the place of.
+// program has what tests replace.
 type program struct {
 	embeddedAddr string
 	environ      []string // NAME=VALUE, as os.Environ returns it
@@ -44,88 +41,29 @@ type program struct {
 }
 
 func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
-		if sub := subcommand(args[0]); sub != nil {
-			return sub(ctx, args[1:], getenv, stdout, stderr)
+	return cli.Execute(ctx, p.command(getenv), args, getenv, stdout, stderr)
+}
+
+// command returns the program with all of its subcommands.
+func (p program) command(getenv func(string) string) *cobra.Command {
+	root, o := newWorker()
+	root.RunE = func(c *cobra.Command, _ []string) error {
+		if err := o.check(getenv); err != nil {
+			return cli.Usage(err)
 		}
-	}
-	o, code, done := parseOptions(args, getenv, stdout, stderr)
-	if done {
-		return code
-	}
-	if o.version {
-		if err := writeVersion(stdout); err != nil {
-			return cli.ExitFailed
+		ctx, log := c.Context(), newLogger(c.ErrOrStderr(), o.logLevel, o.logFormat)
+		cli.RouteRedisLog(log)
+		for _, v := range cli.UnknownVariables(c, p.environ, tokenVariable, secretVariable) {
+			log.WarnContext(ctx, "unknown environment variable: no flag has this name", "variable", v[0], "did_you_mean", v[1])
 		}
-		return cli.ExitOK
-	}
-	log := newLogger(stderr, o)
-	cli.RouteRedisLog(log)
-	warnOfVariables(ctx, p.environ, log)
-	err := p.work(ctx, o, log)
-	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return cli.ExitOK // stopped as asked, if only while starting
-	}
-	o.fail(err)
-	return cli.Code(err)
-}
-
-// subcommand returns the program that a first word names, nil for none.
-func subcommand(word string) func(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	switch word {
-	case "inspect":
-		return runInspect
-	case "limits":
-		return runLimits
-	case "tasks":
-		return runTasks
-	case "leave":
-		return runLeave
-	case "page":
-		return runPage
-	case "health":
-		return runHealth
-	case "schema":
-		return runSchema
-	case "completion":
-		return runCompletion
-	}
-	return nil
-}
-
-func runCompletion(_ context.Context, args []string, _ func(string) string, stdout, stderr io.Writer) int {
-	root, _ := newWorker()
-	return cli.RunCompletion(root, args, stdout, stderr)
-}
-
-func subcommandNames() (names []string) {
-	for _, c := range subcommands() {
-		names = append(names, strings.TrimPrefix(c.Name, prog+" "))
-	}
-	return names
-}
-
-// subcommands are theirs.
-func subcommands() []*cli.Command {
-	inspect, _ := newInspect()
-	limits, _ := newLimits()
-	tasks, _ := newTasks()
-	leave, _ := newLeave()
-	health, _ := newHealth()
-	served, _ := newPage()
-	return []*cli.Command{inspect, limits, tasks, served, health, leave, newSchema(), cli.NewCompletion(prog)}
-}
-
-// warnOfVariables warns of variables that are most likely mistyped. Their values may be secret.
-func warnOfVariables(ctx context.Context, environ []string, log *slog.Logger) {
-	root, _ := newWorker()
-	for _, one := range cli.UnknownVariables(environ, append(cli.KnownVariables(root), tokenVariable, secretVariable)) {
-		attrs := []any{"variable", one.Name}
-		if one.Nearest != "" {
-			attrs = append(attrs, "did_you_mean", one.Nearest)
+		err := p.work(ctx, *o, log)
+		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil // stopped as asked, if only while starting
 		}
-		log.WarnContext(ctx, "unknown environment variable: no flag has this name", attrs...)
+		return err
 	}
+	root.AddCommand(newInspect(), newLimits(getenv), newTasks(getenv), newPage(), newHealth(getenv), newLeave())
+	return root
 }
 
 // work runs tasks until ctx ends.
@@ -156,7 +94,9 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer closePage(shown)
+	if shown != nil {
+		defer shown.Close()
+	}
 	status, err := openStatus(o, h, limits.MetricsHandler(), shown, log)
 	if err != nil {
 		return err
@@ -164,7 +104,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	defer status.close()
 	rules, err := limits.Preview(ctx)
 	if err != nil {
-		return explain(ctx, explainLimits(err), url)
+		return explain(ctx, err, url)
 	}
 	runSchedules, err := newSchedules(rdb, schedules, rules, limits.Limiter(), o.app, o.methods, log)
 	if err != nil {
@@ -178,7 +118,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return ctx.Err()
 	}
 	if err := limits.Settle(ctx); err != nil { // last: it changes the limits of all workers
-		return explain(ctx, explainLimits(err), url)
+		return explain(ctx, err, url)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -186,7 +126,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	return serve(ctx, o, log, service{system: sys, limits: limits, health: h, status: status, schedules: runSchedules})
 }
 
-// hangups are the signals that have a limits file read again. Without a file SIGHUP does what it does to any program.
+// hangups returns the signals that have a limits file read again. Without a file SIGHUP does what it does to any program.
 func hangups(file string) <-chan os.Signal {
 	if file == "" {
 		return nil
@@ -204,53 +144,32 @@ func hostname() string {
 	return host
 }
 
-// explain puts an error of Redis into words; others stay as they are.
-func explain(ctx context.Context, err error, url string) error {
-	var told *cli.Error
-	if errors.As(err, &told) || ctx.Err() != nil {
-		return err
-	}
-	return cli.Explain(err, url)
-}
-
 // openRedis connects to the Redis asked for, or starts the embedded one.
-func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (redis.UniversalClient, string, func(), error) {
-	if o.redis != "embedded" {
-		rdb, err := cli.OpenRedisFor(ctx, o.redis, o.concurrency)
+func (p program) openRedis(ctx context.Context, o options, log *slog.Logger) (rdb redis.UniversalClient, url string, closeRedis func(), err error) {
+	closeServer := func() {}
+	if url = o.redis; url == "embedded" {
+		e, err := startEmbedded(p.embeddedAddr, log)
 		if err != nil {
 			return nil, "", nil, err
 		}
-		return rdb, o.redis, func() { _ = rdb.Close() }, nil
+		url, closeServer = e.url(), e.close
+		log.WarnContext(ctx, "embedded Redis: nothing is kept on disk, and all tasks are lost when this worker stops; "+
+			"give -redis URL for work that matters", "url", url)
 	}
-	e, err := startEmbedded(p.embeddedAddr, log)
-	if err != nil {
+	if rdb, err = cli.OpenRedisFor(ctx, url, o.concurrency); err != nil {
+		closeServer()
 		return nil, "", nil, err
 	}
-	log.WarnContext(ctx, "embedded Redis: nothing is kept on disk, and all tasks are lost when this worker stops; "+
-		"give -redis URL for work that matters", "url", e.url())
-	rdb, err := cli.OpenRedisFor(ctx, e.url(), o.concurrency)
-	if err != nil {
-		e.close()
-		return nil, "", nil, err
-	}
-	return rdb, e.url(), func() { _ = rdb.Close(); e.close() }, nil
-}
-
-func openStatus(o options, h *health, metrics, shown http.Handler, log *slog.Logger) (*statusServer, error) {
-	if o.listen.addr == "" {
-		return nil, nil
-	}
-	return o.listen.open(statusHandler(h, metrics, shown != nil), shown, log)
+	return rdb, url, func() { _ = rdb.Close(); closeServer() }, nil
 }
 
 // service is what goes on while tasks run.
 type service struct {
-	system system
-	limits *worker.Limits
-	health *health
-	status *statusServer // nil when off
-	// schedules enqueues recurring tasks until its context ends.
-	schedules func(context.Context)
+	system    system
+	limits    *worker.Limits
+	health    *health
+	status    *statusServer         // nil when off
+	schedules func(context.Context) // enqueues recurring tasks until its context ends
 }
 
 // serve runs tasks until ctx ends, and then lets them end.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -25,54 +26,12 @@ import (
 	"github.com/headway-go/headway/worker/page"
 )
 
-// pageUsage is what "worker page -h" prints; testdata/page.golden holds the same text.
-const pageUsage = `Usage: worker page [flags]
-       worker page hash        make what stands in a users file for a password
-       worker page token       make a token, and what stands there for it
+const pageLong = `Serves a page that shows who waits, for what and until when, and from which limits are
+changed. It works with any number of workers, and needs none on this machine. Redis is
+read once a second for all who look, and not while nobody does.
 
-Serves a page that shows who waits, for what and until when, and from which
-limits are changed. It works with any number of workers, and needs none on this
-machine. Redis is read once a second for all who look, and not while nobody does.
-
-On this machine everybody is an admin. Another address than loopback needs -users
-or -proxy.
-
-  hash      read a password, without showing it, and print its bcrypt hash
-  token     print a new token, and its hash
-
-Flags:
-  -redis URL        where tasks and limits are. Default: REDIS_URL from the
-                    environment, else the embedded server of a worker on
-                    127.0.0.1:6390
-  -listen ADDR      where to serve. Default: :9091, on 127.0.0.1
-  -prefix PATH      the path below which the page is, such as /limits, for a proxy
-                    that passes it on. Default: none
-  -users FILE       who may log in, with passwords and tokens as hashes and a role
-                    each: viewer, owner or admin. It is read again when it changes
-  -proxy CIDR       where requests of a proxy come from that says in the headers
-                    X-Forwarded-User and X-Forwarded-Groups who asks, such as
-                    oauth2-proxy. May be given more than once
-  -proxy-host HOST  a name under which browsers ask for the page, if the proxy
-                    passes it on. May be given more than once. Default: localhost
-                    and every address
-  -proxy-admin NAME
-                    a group of the proxy whose members are admins; user:NAME is a
-                    person. May be given more than once. Others are owners: they
-                    see all, and act in scopes that they, or a group of theirs, own
-  -proxy-viewer NAME
-                    a group, or user:NAME, that only sees. May be given more than
-                    once
-  -log-level LEVEL  debug, info, warn or error. Default: info
-  -log-format FORM  text or json, on stderr. Default: text
-  -h                print this
-
-Exit codes: 0 stopped by a signal, 1 something failed, 2 bad usage, 130 killed.
-
-Examples:
-  worker page
-  worker page -listen 10.0.0.5:9091 -users users.yaml
-  worker page -listen :9091 -proxy 127.0.0.1/32 -proxy-admin team-platform
-`
+On this machine everybody is an admin. Another address than loopback needs -users or
+-proxy.`
 
 // pageCommand is one run of "worker page".
 type pageCommand struct {
@@ -85,74 +44,64 @@ type pageCommand struct {
 	proxy *page.Proxy
 }
 
-// newPage returns the command "worker page", and what it reads.
-func newPage() (*cli.Command, *pageCommand) {
-	c, p := cli.NewCommand(prog+" page", pageUsage), &pageCommand{}
-	c.Mixed, c.About, c.Words = true, "serve the page", []string{"hash", "token"}
-	c.Flags.StringVar(&p.redis, "redis", "", "")
-	c.Flags.StringVar(&p.listen, "listen", ":9091", "")
-	c.Flags.StringVar(&p.prefix, "prefix", "", "")
-	cli.FileVar(c.Flags, &p.users, "users")
-	cli.ListVar(c.Flags, &p.networks, "proxy", nil)
-	cli.ListVar(c.Flags, &p.hosts, "proxy-host", nil)
-	cli.ListVar(c.Flags, &p.admins, "proxy-admin", nil)
-	cli.ListVar(c.Flags, &p.viewers, "proxy-viewer", nil)
-	cli.ChoiceVar(c.Flags, &p.level, "log-level", "info", "debug", "info", "warn", "error")
-	cli.ChoiceVar(c.Flags, &p.logFormat, "log-format", "text", "text", "json")
-	return c, p
-}
-
-// runPage is the program "worker page".
-func runPage(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c, p := newPage()
-	words, code, done := c.Parse(args, getenv, stdout, stderr)
-	if done {
-		return code
-	}
-	if len(words) > 0 {
-		return runSecret(c, words, stdout, stderr)
-	}
-	o := options{logFormat: p.logFormat}
-	var fault error
-	o.logLevel, fault = parseLevel(p.level)
-	if err := errors.Join(p.check(), fault); err != nil {
-		c.Fail(stderr, c.Name, err)
-		return cli.ExitUsage
-	}
-	log := newLogger(stderr, o)
-	cli.RouteRedisLog(log)
-	if err := p.serve(ctx, log); err != nil && ctx.Err() == nil {
-		c.Fail(stderr, c.Name, err)
-		return cli.Code(err)
-	}
-	return cli.ExitOK
-}
-
-// runSecret makes a hash or a token.
-func runSecret(c *cli.Command, words []string, stdout, stderr io.Writer) int {
-	var err error = cli.Errorf("worker page -h", "unexpected argument %q: worker page takes flags, or hash or token alone", words[0])
-	code := cli.ExitUsage
-	switch {
-	case len(words) == 1 && words[0] == "token":
-		token, hash := page.NewToken()
-		code = cli.ExitFailed
-		_, err = fmt.Fprintf(stdout, "token   %s\nsha256  %s\n", token, hash)
-	case len(words) == 1 && words[0] == "hash":
-		code = cli.ExitFailed
-		var password, hash string
-		if password, err = readPassword(stderr); err == nil {
-			if hash, err = page.HashPassword(password); err == nil {
-				_, err = fmt.Fprintln(stdout, hash)
-			} else {
-				err = &cli.Error{What: strings.TrimPrefix(err.Error(), "page: "), Try: "worker page hash, with another password", Err: err}
+// newPage returns the command "worker page".
+func newPage() *cobra.Command {
+	p := &pageCommand{}
+	c := &cobra.Command{
+		Use: "page", Short: "Serve a page that shows and steers all of it", Long: pageLong, Args: cli.Args(0, 0),
+		Example: `  worker page
+  worker page -listen 10.0.0.5:9091 -users users.yaml
+  worker page -listen :9091 -proxy 127.0.0.1/32 -proxy-admin team-platform`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			level, fault := parseLog(p.level, p.logFormat)
+			if err := errors.Join(p.check(), fault); err != nil {
+				return cli.Usage(err)
 			}
-		}
+			log := newLogger(c.ErrOrStderr(), level, p.logFormat)
+			cli.RouteRedisLog(log)
+			if err := p.serve(c.Context(), log); err != nil && c.Context().Err() == nil {
+				return err
+			}
+			return nil
+		},
 	}
-	if err != nil {
-		c.Fail(stderr, c.Name, err)
-		return code
-	}
-	return cli.ExitOK
+	fs := c.Flags()
+	fs.StringVar(&p.redis, "redis", "", "`URL` of Redis. Default: REDIS_URL from the environment, else the embedded server of a worker on "+cli.EmbeddedAddr)
+	fs.StringVar(&p.listen, "listen", ":9091", "serve on `ADDR`, on 127.0.0.1 if it names no host")
+	fs.StringVar(&p.prefix, "prefix", "", "the `PATH` below which the page is, such as /limits, for a proxy that passes it on")
+	fs.StringVar(&p.users, "users", "", "`FILE` that says who may log in, with passwords and tokens as hashes and a role each: viewer, owner or admin. It is read again when it changes")
+	fs.StringArrayVar(&p.networks, "proxy", nil, "`CIDR` of a proxy that says in the headers X-Forwarded-User and X-Forwarded-Groups who asks, such as oauth2-proxy. May be repeated")
+	fs.StringArrayVar(&p.hosts, "proxy-host", nil, "`HOST` by which browsers ask for the page, if the proxy passes it on. May be repeated. Default: localhost and every address")
+	fs.StringArrayVar(&p.admins, "proxy-admin", nil, "group `NAME` of the proxy whose members are admins; user:NAME is a person. May be repeated. Others are owners: they see all, and act in scopes "+
+		"that they, or a group of theirs, own")
+	fs.StringArrayVar(&p.viewers, "proxy-viewer", nil, "group `NAME`, or user:NAME, that only sees. May be repeated")
+	logFlags(c, &p.level, &p.logFormat)
+	c.AddCommand(
+		&cobra.Command{
+			Use: "hash", Short: "Read a password, without showing it, and print its hash for a users file", Args: cli.Args(0, 0),
+			RunE: func(c *cobra.Command, _ []string) error {
+				password, err := readPassword(c.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				hash, err := page.HashPassword(password)
+				if err != nil {
+					return cli.Errorf("worker page hash, with another password", "%s", strings.TrimPrefix(err.Error(), "page: "))
+				}
+				_, _ = fmt.Fprintln(c.OutOrStdout(), hash)
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use: "token", Short: "Print a new token, and its hash for a users file", Args: cli.Args(0, 0),
+			RunE: func(c *cobra.Command, _ []string) error {
+				token, hash := page.NewToken()
+				_, _ = fmt.Fprintf(c.OutOrStdout(), "token   %s\nsha256  %s\n", token, hash)
+				return nil
+			},
+		},
+	)
+	return c
 }
 
 // readPassword reads a line from stdin; from a terminal, without showing it.
@@ -247,18 +196,11 @@ func allow(cfg *page.Config, users string) (err error) {
 	return nil
 }
 
-// closePage ends the changes that the page of a worker has under way.
-func closePage(shown http.Handler) {
-	if p, is := shown.(*page.Page); is {
-		p.Close()
-	}
-}
-
 // pagePath is where a worker with -page has it.
 const pagePath = "/page"
 
 // workerPage is the page of a worker with -page, nil without.
-func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (http.Handler, error) {
+func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (*page.Page, error) {
 	if !o.page {
 		return nil, nil
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
@@ -155,10 +156,21 @@ func TestMaxTimeout(t *testing.T) {
 	start(t, whole, nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-allow-host", a.host(), "-max-timeout", "300ms")
 	says(t, becomes(t, rdb, "long", asynq.TaskStateArchived).LastErr, "outbound: timed out after ", ": no run may take longer than 300ms here")
 	for args, want := range map[string]time.Duration{"": 10 * time.Minute, "-max-timeout 1h": time.Hour, "-drain 5s -max-timeout 1h": 5 * time.Second} {
-		if o, _, _ := parseOptions(strings.Fields(args), noEnv, io.Discard, io.Discard); o.drain != want {
+		if o := optionsOf(t, strings.Fields(args)...); o.drain != want {
 			t.Errorf("%q waits for %v", args, o.drain)
 		}
 	}
+}
+
+// optionsOf returns what flags say.
+func optionsOf(t *testing.T, args ...string) *options {
+	t.Helper()
+	c, o := newWorker()
+	c.RunE = func(*cobra.Command, []string) error { return o.check(noEnv) }
+	if code := cli.Execute(t.Context(), c, args, noEnv, io.Discard, io.Discard); code != cli.ExitOK {
+		t.Fatalf("%q: exit %d", args, code)
+	}
+	return o
 }
 
 // asProgram makes the test binary the worker itself, for real signals.
@@ -251,10 +263,10 @@ func TestWhereTasksMayGo(t *testing.T) {
 func TestTraceContextFlag(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	if o, _, _ := parseOptions(nil, noEnv, io.Discard, io.Discard); o.outbound().Headers != nil {
+	if o := optionsOf(t); o.outbound().Headers != nil {
 		t.Error("without the flag headers are added")
 	}
-	o, _, _ := parseOptions([]string{"-trace-context"}, noEnv, io.Discard, io.Discard)
+	o := optionsOf(t, "-trace-context")
 	header := http.Header{}
 	o.outbound().Headers(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": parent}), header)
 	if got := header.Get("Traceparent"); got != parent {
@@ -311,7 +323,7 @@ func TestFailedStartPublishesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = taken.Close() })
-	older, err := loadPolicy(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
+	older, err := readLimits(limitsFile(t, "limits: {older: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"))
 	must(t, err)
 	newer := limitsFile(t, "limits: {newer: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}")
 	url, rdb := ownClient(t)

@@ -1,267 +1,193 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/waiting"
 )
 
-// tasksUsage is what "worker tasks -h" prints; testdata/tasks.golden holds the same text.
-const tasksUsage = `Usage: worker tasks run ID… | -scope SCOPE [flags]
-       worker tasks move -to SCOPE ID… | -scope SCOPE [flags]
-       worker tasks cancel ID… | -scope SCOPE [flags]
-       worker tasks clear SCOPE [flags]
-       worker tasks priority -set N ID… | -scope SCOPE [flags]
-       worker tasks history [-redis URL] [-json]
+const tasksLong = `Changes tasks that wait for their limits. No limit is exceeded, and no task is lost or
+started twice: a task that was granted its start, or that a worker has, is left as it is.
 
-Changes tasks that wait for their limits. No limit is exceeded, and no task is lost
-or started twice: a task that was granted its start, or that a worker has, is left
-as it is.
-
-  run       start them next, as soon as the limits allow: before all that wait, but
-            behind those that were put there before. A task that failed for good, and
-            is archived, runs again
-  move      have them spend from another scope, at the end of its queue
-  cancel    delete them
-  clear     delete all that wait in SCOPE and below it, after printing how many. Tasks
-            that run or were granted their start go on, and tasks that are enqueued
-            meanwhile stay
-  priority  change their priority. They go behind those that have it already
-  history   print who changed tasks, newest first: the last 1,000 such changes
-
-Flags:
-  -redis URL        where the tasks are. Default: REDIS_URL from the environment,
-                    else the embedded server of a worker on 127.0.0.1:6390
-  -scope SCOPE      all that wait in SCOPE and below it, instead of IDs:
-                    payments/acme, or payments/* for each name
-  -queue NAME       only tasks of this asynq queue
-  -type TYPE        with -scope: only tasks of this type
-  -to SCOPE         of move: the new scope
-  -set N            of priority: the new one, up to 1000000 either way. A higher one
-                    goes first
-  -limit N          change N tasks at most, 1 to 100000. Default: 10000. clear goes on
-                    until none is left
-  -dry-run          print how many tasks it would be, and change none
-  -as NAME          the author, for the history. Default: the user's name
-  -reason TEXT      why, for the history
-  -json             print an object for each task, and one for all
-  -h                print this
-
-Exit codes: 0 done, 1 something failed or a task was left as it is (by clear: still
-waits), 2 bad usage, 130 interrupted.
-
-Examples:
-  worker tasks cancel -scope payments/acme -dry-run
-  worker tasks clear payments/acme -reason "wrong batch"
-  worker tasks run inv-1
-  worker tasks move -to payments/bulk -scope payments/acme -queue low
-`
-
-const tasksHelp = "worker tasks -h"
-
-// tasksVerbs has the flag that only one verb takes, empty for none.
-var tasksVerbs = map[string]string{"run": "", "move": "to", "cancel": "", tasksClear: "", "priority": "set", tasksHistory: ""}
-
-// tasksHistory is the verb that changes nothing, and tasksClear the one that takes a scope as its word.
-const (
-	tasksHistory = "history"
-	tasksClear   = string(control.VerbClear)
-)
+Tasks are named by their ids, or by -scope, which means all that wait in SCOPE and below
+it: payments/acme, or payments/* for each name. The exit code is 1 also if a task was
+left as it is (by clear: still waits).`
 
 // usualLimit is how many tasks a call changes at most unless -limit says otherwise: a minute's work.
 const usualLimit = 10_000
 
 // tasksCommand is one run of "worker tasks".
 type tasksCommand struct {
-	url    string
-	as     string
+	session
 	change control.TaskChange
-	limit  int
 	dry    bool
-	json   bool
-
-	out  io.Writer
-	errs io.Writer
 }
 
-// newTasks returns the command "worker tasks", and what it reads.
-func newTasks() (*cli.Command, *tasksCommand) {
-	all, c := cli.NewCommand(prog+" tasks", tasksUsage), &tasksCommand{}
-	all.Mixed, all.About = true, "start next, move or cancel tasks that wait"
-	fs := all.Flags
-	fs.StringVar(&c.url, "redis", "", "")
-	fs.StringVar(&c.change.Scope, "scope", "", "")
-	fs.StringVar(&c.change.Queue, "queue", "", "")
-	fs.StringVar(&c.change.Type, "type", "", "")
-	fs.StringVar(&c.change.To, "to", "", "")
-	fs.IntVar(&c.change.Priority, "set", 0, "")
-	fs.IntVar(&c.limit, "limit", usualLimit, "")
-	fs.BoolVar(&c.dry, "dry-run", false, "")
-	fs.StringVar(&c.as, "as", "", "")
-	fs.StringVar(&c.change.Reason, "reason", "", "")
-	fs.BoolVar(&c.json, "json", false, "")
-	for _, verb := range slices.Sorted(maps.Keys(tasksVerbs)) {
-		one := cli.NewCommand(all.Name+" "+verb, all.Usage)
-		one.About = cli.AboutWord(all.Usage, verb)
-		fs.VisitAll(func(f *flag.Flag) {
-			if takesTaskFlag(verb, f.Name) {
-				one.Flags.Var(f.Value, f.Name, "")
-			}
-		})
-		all.Commands = append(all.Commands, one)
+// newTasks returns the command "worker tasks".
+func newTasks(getenv func(string) string) *cobra.Command {
+	t := &tasksCommand{}
+	run := t.verb(getenv, "run [ID…]", "Start tasks next, as soon as the limits allow")
+	run.Long = `Starts tasks next, as soon as the limits allow: before all that wait, but behind those
+that were put there before. A task that failed for good, and is archived, runs again.`
+	move := t.verb(getenv, "move -to SCOPE [ID…]", "Have tasks spend from another scope, at the end of its queue")
+	move.Flags().StringVar(&t.change.To, "to", "", "the new `SCOPE`")
+	priority := t.verb(getenv, "priority -set N [ID…]", "Change the priority of tasks, which go behind those that have it already")
+	priority.Flags().IntVar(&t.change.Priority, "set", 0, "the new priority `N`, up to 1000000 either way. A higher one goes first")
+	_, _ = move.MarkFlagRequired("to"), priority.MarkFlagRequired("set") // both were added above
+	cancel := t.verb(getenv, "cancel [ID…]", "Delete tasks")
+	clearing := &cobra.Command{
+		Use: "clear SCOPE", Short: "Delete all tasks that wait in SCOPE and below it", Args: cli.Args(1, 1),
+		Long: `Deletes all tasks that wait in SCOPE and below it, after printing how many. Tasks that
+run or were granted their start go on, and tasks that are enqueued meanwhile stay.`,
+		RunE: t.online(func(ctx context.Context, words []string) error {
+			t.change.Verb, t.change.Scope, t.change.Most = control.VerbClear, words[0], usualLimit
+			return t.do(ctx, t.clear)
+		}),
 	}
-	return all, c
+	t.changeFlags(clearing, getenv)
+	history := &cobra.Command{
+		Use: "history", Short: "Print who changed tasks, newest first: the last 1,000 such changes", Args: cli.Args(0, 0), RunE: t.online(t.history),
+	}
+	group := cli.Group("tasks", "Start next, move or cancel tasks that wait", run, move, cancel, clearing, priority, history)
+	group.Long = tasksLong
+	group.Example = `  worker tasks cancel -scope payments/acme -dry-run
+  worker tasks clear payments/acme -reason "wrong batch"
+  worker tasks run inv-1
+  worker tasks move -to payments/bulk -scope payments/acme -queue low`
+	t.flags(group)
+	return group
 }
 
-func takesTaskFlag(verb, name string) bool {
-	switch verb {
-	case tasksHistory:
-		return name == "redis" || name == "json"
-	case tasksClear:
-		return slices.Contains([]string{"redis", "dry-run", "as", "reason", "json"}, name)
-	}
-	return name != "to" && name != "set" || tasksVerbs[verb] == name
-}
-
-// runTasks is the program "worker tasks".
-func runTasks(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	all, c := newTasks()
-	words, code, done := all.Parse(args, getenv, stdout, stderr)
-	if done {
-		return code
-	}
-	c.out, c.errs = stdout, stderr
-	if err := c.read(words, all.Flags); err != nil {
-		all.Fail(stderr, prog, err)
-		return cli.ExitUsage
-	}
-	c.as, c.url = cmp.Or(c.as, userName(getenv)), cmp.Or(c.url, cli.EmbeddedURL)
-	if err := c.run(ctx); err != nil {
-		if ctx.Err() != nil {
-			return cli.ExitInterrupted
+// verb returns a command that changes tasks named by their ids or by their scope.
+func (t *tasksCommand) verb(getenv func(string) string, use, short string) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short}
+	c.RunE = func(c *cobra.Command, words []string) error {
+		t.change.Verb, t.change.IDs = control.Verb(c.Name()), nil
+		for _, id := range words {
+			t.change.IDs = append(t.change.IDs, control.TaskID{ID: id})
 		}
-		if !errors.Is(err, errSomeLeft) {
-			all.Fail(stderr, prog, err)
+		if err := t.check(); err != nil {
+			return cli.Usage(err)
 		}
-		return cli.Code(err)
+		return t.online(func(ctx context.Context, _ []string) error { return t.do(ctx, t.apply) })(c, words)
 	}
-	return cli.ExitOK
+	fs := c.Flags()
+	fs.StringVar(&t.change.Scope, "scope", "", "all that wait in `SCOPE` and below it, instead of ids")
+	fs.StringVar(&t.change.Queue, "queue", "", "only tasks of this asynq queue, a `NAME`")
+	fs.StringVar(&t.change.Type, "type", "", "with -scope: only tasks of this `TYPE`")
+	fs.IntVar(&t.change.Most, "limit", usualLimit, "change `N` tasks at most, 1 to 100000")
+	t.changeFlags(c, getenv)
+	return c
 }
 
-// errSomeLeft says that some tasks were left as they are, which was printed.
-var errSomeLeft = errors.New("some tasks were left as they are")
+func (t *tasksCommand) changeFlags(c *cobra.Command, getenv func(string) string) {
+	t.asFlag(c, getenv)
+	c.Flags().StringVar(&t.change.Reason, "reason", "", "why, for the history: a `TEXT`")
+	c.Flags().BoolVar(&t.dry, "dry-run", false, "print how many tasks it would be, and change none")
+}
 
-// read takes the words, and refuses what does not go together.
-func (c *tasksCommand) read(words []string, fs *flag.FlagSet) (err error) {
-	if len(words) == 0 {
-		return cli.Errorf(tasksHelp, "nothing to do: run, move, cancel, clear or priority")
+// check refuses what does not go together.
+func (t *tasksCommand) check() error {
+	const help = "worker tasks -h"
+	switch c := t.change; {
+	case len(c.IDs) == 0 && c.Scope == "":
+		return cli.Errorf(fmt.Sprintf("worker tasks %s -scope payments/acme -dry-run", c.Verb), "no task is named, and no -scope")
+	case len(c.IDs) > 0 && c.Scope != "":
+		return cli.Errorf(help, "tasks are named by their ids or by -scope, not by both")
+	case len(c.IDs) > 0 && c.Type != "":
+		return cli.Errorf(help, "-type goes with -scope, not with ids")
+	case c.Most < 1 || c.Most > control.MostTasks:
+		return cli.Errorf("-limit 100", "-limit %d is not from 1 to %d", c.Most, control.MostTasks)
 	}
-	verb := words[0]
-	if _, known := tasksVerbs[verb]; !known {
-		return cli.Errorf(tasksHelp, "tasks cannot be changed by %q", verb)
+	return nil
+}
+
+// do makes a change, or with -dry-run counts the tasks that it would change.
+func (t *tasksCommand) do(ctx context.Context, change func(context.Context, *control.Service) error) error {
+	service, err := t.service(ctx)
+	if err != nil {
+		return err
 	}
-	c.change.Verb, c.change.Most = control.Verb(verb), c.limit
-	for _, id := range words[1:] {
-		c.change.IDs = append(c.change.IDs, control.TaskID{ID: id})
+	if !t.dry {
+		return change(ctx, service)
 	}
-	given := map[string]bool{}
-	fs.Visit(func(f *flag.Flag) {
-		if given[f.Name] = true; !takesTaskFlag(verb, f.Name) {
-			err = errors.Join(err, cli.Errorf(tasksHelp, "-%s does not go with worker tasks %s", f.Name, verb))
-		}
-	})
-	switch needs := tasksVerbs[verb]; {
-	case err != nil:
-	case verb == tasksHistory && len(words) > 1:
-		err = cli.Errorf(tasksHelp, "worker tasks history takes no ids, and prints all changes")
-	case verb == tasksClear && len(words) != 2:
-		err = cli.Errorf("worker tasks clear payments/acme -dry-run", "worker tasks clear takes one scope")
-	case verb == tasksClear:
-		c.change.Scope, c.change.IDs = words[1], nil
-	case verb == tasksHistory:
-	case needs != "" && !given[needs]:
-		err = cli.Errorf(tasksHelp, "worker tasks %s needs -%s", verb, needs)
-	case len(c.change.IDs) == 0 && c.change.Scope == "":
-		err = cli.Errorf("worker tasks "+verb+" -scope payments/acme -dry-run", "no task is named, and no -scope")
-	case len(c.change.IDs) > 0 && c.change.Scope != "":
-		err = cli.Errorf(tasksHelp, "tasks are named by their ids or by -scope, not by both")
-	case len(c.change.IDs) > 0 && c.change.Type != "":
-		err = cli.Errorf(tasksHelp, "-type goes with -scope, not with ids")
-	case c.limit < 1 || c.limit > control.MostTasks:
-		err = cli.Errorf("-limit 100", "-limit %d is not from 1 to %d", c.limit, control.MostTasks)
+	n, err := service.Count(ctx, t.actor(), t.change)
+	if err != nil {
+		return err
+	}
+	t.out.Print(tasksReport{Tasks: n.Tasks, DryRun: true, More: n.More}, "dry run: it would be "+countText(n)+"; nothing was changed")
+	return nil
+}
+
+func countText(n control.TaskCount) string {
+	text := cli.Count(int(n.Tasks), "task", "tasks")
+	if n.More {
+		return "at least " + text
+	}
+	return text
+}
+
+func (t *tasksCommand) apply(ctx context.Context, service *control.Service) error {
+	done, err := service.ApplyTasks(ctx, t.actor(), t.change)
+	t.printTasks(done.Tasks)
+	t.printSum(done, len(done.Tasks))
+	if err == nil && len(done.Left) > 0 {
+		return cli.ErrPrinted
 	}
 	return err
 }
 
-func (c *tasksCommand) run(ctx context.Context) error {
-	rdb, err := cli.OpenRedis(ctx, c.url)
+// clear prints how many tasks wait in a scope and below it, and cancels them in steps until none is left of
+// those that waited then.
+func (t *tasksCommand) clear(ctx context.Context, service *control.Service) error {
+	n, err := service.Count(ctx, t.actor(), t.change)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	service, err := serviceOf(ctx, rdb, policystore.New(rdb, policystore.Config{}))
-	if err != nil {
-		return c.explain(ctx, err)
-	}
-	who := atCommandLine(c.as)
-	if c.change.Verb == tasksHistory {
-		return c.explain(ctx, c.history(ctx, service, who))
-	}
-	if c.dry {
-		n, err := service.Count(ctx, who, c.change)
-		if err != nil {
-			return c.explain(ctx, err)
+	_, _ = fmt.Fprintf(t.errs, "worker tasks clear: cancelling %s of %s and below it\n", countText(n), cli.Quote(t.change.Scope))
+	t.change.Before = n.At
+	all, tasks := control.TasksDone{Left: map[control.Outcome]int{}}, 0
+	for {
+		var done control.TasksDone
+		done, err = service.ApplyTasks(ctx, t.actor(), t.change)
+		t.printTasks(done.Tasks)
+		all.Changed, all.More, tasks = all.Changed+done.Changed, done.More, tasks+len(done.Tasks)
+		for why, n := range done.Left {
+			all.Left[why] += n
 		}
-		return c.printCount(n)
+		if err != nil || done.Changed == 0 { // a queue that moved up during a step is found by the next
+			break
+		}
 	}
-	if c.change.Verb == control.VerbClear {
-		return c.explain(ctx, c.clear(ctx, service, who))
+	t.printSum(all, tasks)
+	if err == nil && all.More {
+		err = cli.ErrPrinted
 	}
-	done, err := service.ApplyTasks(ctx, who, c.change)
-	if printErr := c.printDone(done); err == nil {
-		err = printErr
-	}
-	return c.explain(ctx, err)
-}
-
-// explain puts into words why it could not be done.
-func (c *tasksCommand) explain(ctx context.Context, err error) error {
-	var told *cli.Error
-	none := new(control.NoTaskError)
-	switch {
-	case err == nil || errors.As(err, &told) || errors.Is(err, errSomeLeft):
-		return err
-	case errors.As(err, &none):
-		return noTask(none)
-	case errors.As(err, new(*policy.UnmatchedError)), errors.As(err, new(*policy.ScopeError)), errors.As(err, new(*policy.CostError)),
-		errors.As(err, new(*control.TaskChangeError)):
-		return &cli.Error{What: plainly(err), Try: tasksHelp, Err: err}
-	}
-	return explain(ctx, err, c.url)
+	return errors.Join(ctx.Err(), err)
 }
 
 // history prints who changed tasks.
-func (c *tasksCommand) history(ctx context.Context, service *control.Service, who control.Actor) error {
-	list, err := service.Actions(ctx, who)
+func (t *tasksCommand) history(ctx context.Context, _ []string) error {
+	service, err := t.service(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := service.Actions(ctx, t.actor())
 	if err != nil {
 		return err
 	}
 	for _, a := range list {
-		if err := c.print(actionReport{control.At(a.At), a}, actionLine(a)); err != nil {
-			return err
-		}
+		t.out.Print(actionReport{control.At(a.At), a}, actionLine(a))
 	}
 	return nil
 }
@@ -272,9 +198,9 @@ type actionReport struct {
 	policystore.Action
 }
 
-// actionLine is what somebody did to tasks, in one line.
+// actionLine is a change of tasks in one line.
 func actionLine(a policystore.Action) string {
-	text := fmt.Sprintf("%s  %s  %s %s", control.At(a.At), a.By, a.Verb, counted(a.Changed, "task", "tasks"))
+	text := fmt.Sprintf("%s  %s  %s %s", control.At(a.At), a.By, a.Verb, cli.Count(a.Changed, "task", "tasks"))
 	switch {
 	case a.Scope != "":
 		text += " of " + cli.Quote(a.Scope)
@@ -306,14 +232,6 @@ type tasksReport struct {
 	More    bool  `json:"more,omitempty"`
 }
 
-func (c *tasksCommand) printCount(n control.TaskCount) error {
-	line := counted(int(n.Tasks), "task", "tasks")
-	if n.More {
-		line = "at least " + line
-	}
-	return c.print(tasksReport{Tasks: n.Tasks, DryRun: true, More: n.More}, "dry run: it would be "+line+"; nothing was changed")
-}
-
 // leftWords say why a task was left as it is.
 var leftWords = map[waiting.Outcome]string{
 	waiting.Gone: "gone meanwhile", waiting.Active: "with a worker", waiting.Dispatched: "granted their starts already",
@@ -324,44 +242,24 @@ var doneWords = map[control.Verb]string{
 	control.VerbRun: "to start next", control.VerbMove: "moved", control.VerbCancel: "cancelled", control.VerbClear: "cancelled", control.VerbPriority: "changed",
 }
 
-func (c *tasksCommand) printDone(done control.TasksDone) error {
-	if err := c.printTasks(done.Tasks); err != nil {
-		return err
-	}
-	if err := c.printSum(done, len(done.Tasks)); err != nil {
-		return err
-	}
-	if len(done.Left) > 0 {
-		return errSomeLeft
-	}
-	return nil
-}
-
-func (c *tasksCommand) printTasks(tasks []control.TaskDone) error {
-	if !c.json {
-		return nil
+// printTasks prints an object for each task, for programs.
+func (t *tasksCommand) printTasks(tasks []control.TaskDone) {
+	if !t.json {
+		return
 	}
 	for _, task := range tasks {
-		if err := c.print(task, ""); err != nil {
-			return err
-		}
+		t.out.Print(task, "")
 	}
-	return nil
 }
 
 // printSum prints what became of some tasks, all together.
-func (c *tasksCommand) printSum(done control.TasksDone, tasks int) error {
-	parts := []string{fmt.Sprintf("%s %s", counted(done.Changed, "task", "tasks"), doneWords[c.change.Verb])}
+func (t *tasksCommand) printSum(done control.TasksDone, tasks int) {
+	parts := []string{cli.Count(done.Changed, "task", "tasks") + " " + doneWords[t.change.Verb]}
 	for _, why := range slices.Sorted(maps.Keys(done.Left)) {
 		parts = append(parts, fmt.Sprintf("%d left: %s", done.Left[why], leftWords[why]))
 	}
 	if done.More {
 		parts = append(parts, "more wait; run it again")
 	}
-	return c.print(tasksReport{Tasks: int64(tasks), Changed: done.Changed, More: done.More}, strings.Join(parts, "; "))
-}
-
-// print writes an object, or a line for people.
-func (c *tasksCommand) print(object any, line string) error {
-	return printOne(c.out, c.json, object, line)
+	t.out.Print(tasksReport{Tasks: int64(tasks), Changed: done.Changed, More: done.More}, strings.Join(parts, "; "))
 }

@@ -306,7 +306,7 @@ func TestDeployFiles(t *testing.T) {
 		}
 		for _, arg := range args {
 			flag, _, _ := strings.Cut(arg, "=")
-			if strings.HasPrefix(flag, "-") && !strings.Contains(usage, "\n  "+flag+" ") {
+			if strings.HasPrefix(flag, "-") && !strings.Contains(usage, " -"+flag+" ") {
 				t.Errorf("%s: there is no flag %s", name, flag)
 			}
 		}

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 )
 
 func TestFail(t *testing.T) {
@@ -38,64 +35,20 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// TestSignals holds that the first signal drains and the second kills.
-func TestSignals(t *testing.T) {
+func TestOutput(t *testing.T) {
 	t.Parallel()
-	signals := make(chan os.Signal, 2)
-	killed := make(chan struct{})
-	ctx, stop := watch(t.Context(), signals, func() { close(killed) })
-	defer stop()
-	if ctx.Err() != nil {
-		t.Fatal("ended before any signal")
+	var out bytes.Buffer
+	o := Output{W: &out}
+	o.Print(1, "a"+hostile+"\nb")
+	o.Table([]string{"HEAD", "X"}, [][]string{{"longer" + hostile, "y"}})
+	o.JSON = true
+	o.Print(map[string]string{"a<": "\u202e"}, "none")
+	want := "a" + escaped + "\nb\n" + "HEAD" + strings.Repeat(" ", len([]rune("longer"+escaped))-2) + "X\nlonger" + escaped + "  y\n" + `{"a<":"\u202e"}` + "\n"
+	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
-	signals <- syscall.SIGTERM
-	<-ctx.Done()
-	if cause := context.Cause(ctx); !errors.Is(cause, ErrInterrupted) || !strings.Contains(cause.Error(), "terminated") {
-		t.Errorf("cause %v", cause)
-	}
-	select {
-	case <-killed:
-		t.Fatal("killed by the first signal")
-	default:
-	}
-	signals <- os.Interrupt
-	select {
-	case <-killed:
-	case <-time.After(2 * time.Minute):
-		t.Fatal("not killed by the second signal")
-	}
-}
-
-func TestSignalsStopped(t *testing.T) {
-	t.Parallel()
-	signals := make(chan os.Signal, 2)
-	ctx, stop := watch(t.Context(), signals, func() { t.Error("killed after stop") })
-	stop()
-	stop()
-	<-ctx.Done()
-	if cause := context.Cause(ctx); errors.Is(cause, ErrInterrupted) {
-		t.Errorf("stop reads as a signal: %v", cause)
-	}
-	ctx, stop = Notify(t.Context(), func() {})
-	stop()
-	<-ctx.Done()
-}
-
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	setting := func(k, v string) debug.BuildSetting { return debug.BuildSetting{Key: k, Value: v} }
-	for want, info := range map[string]*debug.BuildInfo{
-		"v1.2.3":             {Main: debug.Module{Version: "v1.2.3"}},
-		"devel":              {Main: debug.Module{Version: "(devel)"}},
-		"0123456789ab":       {Main: debug.Module{Version: "(devel)"}, Settings: []debug.BuildSetting{setting("vcs.revision", "0123456789abcdef"), setting("vcs.modified", "false")}},
-		"0123456789ab-dirty": {Settings: []debug.BuildSetting{setting("vcs.revision", "0123456789abcdef"), setting("vcs.modified", "true")}},
-	} {
-		if got := versionOf(info); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-	if Version() == "" {
-		t.Error("no version")
+	if Count(1, "task", "tasks")+Count(2, "task", "tasks") != "1 task2 tasks" || Version() == "" {
+		t.Error("a count or the version")
 	}
 }
 
@@ -103,5 +56,18 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestInterruptible holds that the first signal ends the context, and says so. TestSIGTSTPTakesNoTask has a program end by one.
+func TestInterruptible(t *testing.T) {
+	t.Parallel()
+	ctx := Interruptible()
+	self, err := os.FindProcess(os.Getpid())
+	must(t, err)
+	must(t, self.Signal(os.Interrupt))
+	<-ctx.Done()
+	if cause := context.Cause(ctx); cause.Error() != "interrupted by signal: interrupt" {
+		t.Errorf("cause %v", cause)
 	}
 }

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"strconv"
+	"fmt"
+	"log/slog"
+	"regexp"
 	"strings"
 	"time"
 
@@ -13,52 +16,35 @@ import (
 // OpenTimeout bounds how long OpenRedis takes, whatever the URL says.
 const OpenTimeout = 5 * time.Second
 
-// minRedis is the oldest Redis that has every command used here and in asynq.
-var minRedis = [2]int{6, 2}
-
-// OpenRedis connects to the Redis that url names and makes sure that it can
-// be used: it answers, accepts the credentials, is 6.2 or newer and takes
-// writes. It needs OpenTimeout at most and writes nothing.
+// OpenRedis connects to the Redis that url names and makes sure that it can be used: it answers, accepts the
+// credentials, is 6.2 or newer and takes writes. It needs OpenTimeout at most and writes nothing. url has
+// any form that go-redis and asynq take, or is "embedded" for a worker's own server.
 //
-// Every form that go-redis and asynq take is understood: redis://, rediss://,
-// unix:// and redis-socket://, redis-sentinel://H1:P,H2:P/DB?master=NAME and
-// redis+cluster://H:P?addr=H:P (with rediss for TLS), and "embedded" for a
-// worker's own server. In a Sentinel URL, what stands before @ is for the
-// sentinels; ?username= and ?password= are for the master.
-//
-// Errors are *Error and hold no password, or ctx's error when ctx ended.
-// Closing the client is the caller's.
+// Errors are *Error and hold no password, or ctx's error when ctx ended. Closing the client is the caller's.
 func OpenRedis(ctx context.Context, url string) (redis.UniversalClient, error) {
-	return openRedis(ctx, url, 0, OpenTimeout)
+	return openRedis(ctx, url, 0)
 }
 
 // OpenRedisFor is OpenRedis for a program that runs so many tasks at once: unless url has a pool_size, each may have a connection,
 // and 16 are left for what else the program asks. go-redis's own limit, ten for each processor, has tasks wait for connections.
 func OpenRedisFor(ctx context.Context, url string, tasks int) (redis.UniversalClient, error) {
-	return openRedis(ctx, url, tasks+16, OpenTimeout)
+	return openRedis(ctx, url, tasks+16)
 }
 
-func openRedis(ctx context.Context, url string, pool int, timeout time.Duration) (redis.UniversalClient, error) {
-	if url == "embedded" {
-		url = EmbeddedURL
-	}
+func openRedis(ctx context.Context, url string, pool int) (redis.UniversalClient, error) {
 	t, err := parseRedisURL(url)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, Usage(err)
 	}
-	t.pool(pool)
-	rdb, err := t.client()
+	rdb, err := t.client(pool)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, Usage(err)
 	}
-	checked, cancel := context.WithTimeout(ctx, timeout)
+	checked, cancel := context.WithTimeout(ctx, OpenTimeout)
 	defer cancel()
 	if err := t.check(checked, rdb); err != nil {
 		_ = rdb.Close()
-		if cause := ctx.Err(); cause != nil {
-			return nil, cause // the program was stopped: not Redis's fault
-		}
-		return nil, err
+		return nil, cmp.Or(ctx.Err(), err) // a program that was stopped is not Redis's fault
 	}
 	return rdb, nil
 }
@@ -66,9 +52,6 @@ func openRedis(ctx context.Context, url string, pool int, timeout time.Duration)
 // RedisName returns the name of the server in url that may be shown and
 // logged: hosts, socket or master, never a user name or password.
 func RedisName(url string) string {
-	if url == "embedded" {
-		url = EmbeddedURL
-	}
 	t, err := parseRedisURL(url)
 	if err != nil {
 		return "(not a Redis URL)"
@@ -76,88 +59,45 @@ func RedisName(url string) string {
 	return t.name
 }
 
+// check asks whether Redis can be used. The write changes nothing, since XX wants a key that never exists; it
+// fails on a read-only replica, a full server and one that cannot save.
 func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return t.explain(err)
 	}
-	if err := t.checkVersion(ctx, rdb); err != nil {
-		return err
-	}
-	if err := probeWrite(ctx, rdb); err != nil {
+	info, err := rdb.Info(ctx, "server").Result()
+	_, refused := errors.AsType[redis.Error](err) // some users may not run INFO, and the embedded server has no such section
+	if err != nil && !refused {
 		return t.explain(err)
 	}
-	return nil
-}
-
-// Probe returns what Redis says when it does not answer or takes no writes. It
-// costs two round trips and writes nothing; Explain says what its error means.
-func Probe(ctx context.Context, rdb redis.UniversalClient) error {
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		return err
+	if m := redisVersion.FindStringSubmatch(info); m != nil && (len(m[2]) == 1 && m[2] < "6" || m[2] == "6" && m[3] < "2") {
+		return Errorf("a Redis 6.2 or newer, or Valkey; without -redis the worker starts a server of its own",
+			"Redis at %s is version %s, and 6.2 is the oldest that works", t.name, m[1])
 	}
-	return probeWrite(ctx, rdb)
-}
-
-// probeWrite is a write that changes nothing, since XX wants a key that never
-// exists. It fails on a read-only replica, a full server and one that cannot save.
-func probeWrite(ctx context.Context, rdb redis.UniversalClient) error {
-	err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
-	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
+	err = rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
+	if err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
 		return nil // a user that may not SET may still run the scripts
 	}
-	return err
+	return t.explain(err)
 }
 
-// checkVersion tolerates a server that will not tell: some users may not run
-// INFO, and the embedded server has no such section.
-func (t *target) checkVersion(ctx context.Context, rdb redis.UniversalClient) error {
-	info, err := rdb.Info(ctx, "server").Result()
-	var answer redis.Error
-	if errors.As(err, &answer) {
-		return nil
+var redisVersion = regexp.MustCompile(`(?m)^redis_version:(([0-9]+)\.([0-9]+)\S*)`)
+
+// RouteRedisLog sends what go-redis prints by itself to log at level Debug,
+// or nowhere when log is nil. go-redis would print it to stderr. It is one
+// setting for the whole process, so only a program may call it.
+func RouteRedisLog(log *slog.Logger) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
-	if err != nil {
-		return t.explain(err)
-	}
-	version := infoField(info, "redis_version")
-	if !olderThan(version, minRedis) {
-		return nil
-	}
-	return Errorf("a Redis 6.2 or newer, or Valkey; without -redis the worker starts a server of its own",
-		"Redis at %s is version %s, and 6.2 is the oldest that works", t.name, version)
+	redis.SetLogger(redisLog{log})
 }
 
-func infoField(info, name string) string {
-	for line := range strings.Lines(info) {
-		if v, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(v)
-		}
+type redisLog struct{ log *slog.Logger }
+
+// Printf is called by go-redis, from any goroutine.
+func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
+	if l.log.Enabled(ctx, slog.LevelDebug) {
+		l.log.DebugContext(ctx, "go-redis", "message", strings.TrimSpace(fmt.Sprintf(format, args...)))
 	}
-	return ""
-}
-
-// olderThan reports whether version is known to be below least.
-func olderThan(version string, least [2]int) bool {
-	major, rest, _ := strings.Cut(version, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	ma, err1 := strconv.Atoi(major)
-	mi, err2 := strconv.Atoi(minor)
-	if err1 != nil || err2 != nil {
-		return false
-	}
-	return ma < least[0] || ma == least[0] && mi < least[1]
-}
-
-// usageError marks an error of what was typed, such as a URL that is none.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// Code returns the exit code for an error: ExitUsage for what was typed wrong,
-// such as a Redis URL that is none, otherwise ExitFailed.
-func Code(err error) int {
-	if errors.As(err, new(usageError)) {
-		return ExitUsage
-	}
-	return ExitFailed
 }

@@ -22,9 +22,6 @@ func Explain(err error, url string) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	if url == "embedded" {
-		url = EmbeddedURL
-	}
 	t, perr := parseRedisURL(url)
 	if perr != nil {
 		t = &target{name: "the given URL"}
@@ -45,83 +42,51 @@ func (t *target) explain(err error) error {
 
 // replies are the errors that a server answers with, by the words they start
 // with. %s is the server's name. The first that fits is used.
-var replies = []struct{ prefix, what, try string }{
-	{"NOAUTH", "Redis at %s needs a password",
+var replies = []struct {
+	prefixes  []string
+	what, try string
+}{
+	{[]string{"NOAUTH"}, "Redis at %s needs a password",
 		"-redis redis://:PASSWORD@HOST:PORT, or the same in REDIS_URL, which keeps it out of the process list"},
-	{"WRONGPASS", "Redis at %s refuses the user name or password",
-		"check both in the URL; " + tryEscape},
-	{"ERR invalid password", "Redis at %s refuses the password",
-		"check it in the URL; " + tryEscape},
-	{"ERR AUTH <password> called without any password configured", "Redis at %s has no password, and the URL gives one",
-		"leave it out of the URL, or set one on the server (requirepass)"},
-	{"ERR Client sent AUTH, but no password is set", "Redis at %s has no password, and the URL gives one",
-		"leave it out of the URL, or set one on the server (requirepass)"},
-	{"NOPERM", "Redis at %s refuses its user a command or a key that is needed",
+	{[]string{"WRONGPASS", "ERR invalid password"}, "Redis at %s refuses the user name or password", "check both in the URL; " + tryEscape},
+	{[]string{"ERR AUTH <password> called without any password configured", "ERR Client sent AUTH, but no password is set"},
+		"Redis at %s has no password, and the URL gives one", "leave it out of the URL, or set one on the server (requirepass)"},
+	{[]string{"NOPERM", "ERR The user executing the script", "ERR ACL failure in script"}, "Redis at %s refuses its user a command or a key that is needed",
 		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
-	{"ERR The user executing the script", "Redis at %s refuses its user a command or a key that is needed",
-		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
-	{"ERR ACL failure in script", "Redis at %s refuses its user a command or a key that is needed",
-		"give the user the ACL rules of docs/operations.md (redis-cli ACL SETUSER …; ACL LOG shows what was refused)"},
-	{"READONLY", "Redis at %s is a read-only replica",
+	{[]string{"READONLY", "MASTERDOWN"}, "Redis at %s is a read-only replica",
 		"the master's address, or redis-sentinel://…?master=NAME, which finds it and follows it"},
-	{"WRONGTYPE", "a key of asynq or Headway holds another program's data in Redis at %s",
-		"use a database of its own (redis://HOST:PORT/1)"},
-	{"LOADING", "Redis at %s is still loading its data from disk",
-		"try again in a moment; redis-cli INFO persistence shows the progress"},
-	{"MASTERDOWN", "Redis at %s is a replica that has lost its master",
-		"the master's address, or redis-sentinel://…?master=NAME"},
-	{"OOM", "Redis at %s is full: it refuses writes",
+	{[]string{"WRONGTYPE"}, "a key of asynq or Headway holds another program's data in Redis at %s", "use a database of its own (redis://HOST:PORT/1)"},
+	{[]string{"LOADING"}, "Redis at %s is still loading its data from disk", "try again in a moment; redis-cli INFO persistence shows the progress"},
+	{[]string{"OOM"}, "Redis at %s is full: it refuses writes",
 		"raise maxmemory (redis-cli CONFIG SET maxmemory …) or make room; maxmemory-policy must stay noeviction"},
-	{"MISCONF", "Redis at %s cannot save to disk and refuses writes",
+	{[]string{"MISCONF"}, "Redis at %s cannot save to disk and refuses writes",
 		"make room on its disk, or see its log; redis-cli INFO persistence shows the last error"},
-	{"NOREPLICAS", "Redis at %s has too few replicas and refuses writes",
-		"bring its replicas back, or lower min-replicas-to-write"},
-	{"CLUSTERDOWN", "Redis Cluster at %s is down: not all slots are served",
-		"redis-cli CLUSTER INFO shows which nodes are missing"},
-	{"MOVED", "Redis at %s is a node of a cluster, and the URL is for a single server",
+	{[]string{"NOREPLICAS"}, "Redis at %s has too few replicas and refuses writes", "bring its replicas back, or lower min-replicas-to-write"},
+	{[]string{"CLUSTERDOWN"}, "Redis Cluster at %s is down: not all slots are served", "redis-cli CLUSTER INFO shows which nodes are missing"},
+	{[]string{"MOVED", "ERR SELECT is not allowed in cluster mode"}, "Redis at %s is a node of a cluster, and the URL is for a single server",
 		"-redis redis+cluster://HOST:PORT"},
-	{"ERR SELECT is not allowed in cluster mode", "Redis at %s is a node of a cluster, and the URL is for a single server",
-		"-redis redis+cluster://HOST:PORT"},
-	{"ERR This instance has cluster support disabled", "Redis at %s is a single server, and the URL is for a cluster",
-		"-redis redis://HOST:PORT"},
-	{"ERR DB index is out of range", "Redis at %s does not have the database number of the URL",
+	{[]string{"ERR This instance has cluster support disabled"}, "Redis at %s is a single server, and the URL is for a cluster", "-redis redis://HOST:PORT"},
+	{[]string{"ERR DB index is out of range", "ERR invalid DB index"}, "Redis at %s does not have the database number of the URL",
 		"use a smaller number at the end of the URL, or raise databases in redis.conf"},
-	{"ERR invalid DB index", "Redis at %s does not have the database number of the URL",
-		"use a smaller number at the end of the URL, or raise databases in redis.conf"},
-	{"ERR max number of clients", "Redis at %s has no connection left",
-		"raise maxclients on the server, or add ?pool_size=N to the URL"},
-	{"DENIED", "Redis at %s is in protected mode and refuses other machines",
-		"set a password on the server (requirepass) and give it in the URL"},
+	{[]string{"ERR max number of clients"}, "Redis at %s has no connection left", "raise maxclients on the server, or add ?pool_size=N to the URL"},
+	{[]string{"DENIED"}, "Redis at %s is in protected mode and refuses other machines", "set a password on the server (requirepass) and give it in the URL"},
 }
 
-// answer explains an error that Redis itself replied with; "" when it is none.
+// answer explains an error that Redis itself replied with; "" when it is none. go-redis wraps some of them in
+// plain text ("failed to authenticate: WRONGPASS …").
 func (t *target) answer(err error) (what, try string) {
-	text := replyText(err)
-	if text == "" {
-		return "", ""
-	}
+	reply, is := errors.AsType[redis.Error](err)
 	for _, r := range replies {
-		if strings.HasPrefix(text, r.prefix) {
-			return strings.Replace(r.what, "%s", t.name, 1), t.advise(r.prefix, r.try)
+		for _, prefix := range r.prefixes {
+			if is && strings.HasPrefix(reply.Error(), prefix) || !is && strings.Contains(err.Error(), prefix+" ") {
+				return strings.Replace(r.what, "%s", t.name, 1), t.advise(prefix, r.try)
+			}
 		}
 	}
-	return "Redis at " + t.name + " answered: " + text, ""
-}
-
-// replyText returns the words of the reply inside err. go-redis wraps some of
-// them in plain text ("failed to authenticate: WRONGPASS …").
-func replyText(err error) string {
-	var reply redis.Error
-	if errors.As(err, &reply) {
-		return reply.Error()
+	if is {
+		return "Redis at " + t.name + " answered: " + reply.Error(), ""
 	}
-	text := err.Error()
-	for _, r := range replies {
-		if i := strings.Index(text, r.prefix+" "); i >= 0 {
-			return text[i:]
-		}
-	}
-	return ""
+	return "", ""
 }
 
 // advise makes the advice fit the URL that was given.
@@ -130,7 +95,7 @@ func (t *target) advise(prefix, try string) string {
 	case prefix == "NOAUTH" && t.sentinel != nil:
 		return "redis-sentinel://[SENTINEL-USER:SENTINEL-PASSWORD@]HOST:PORT/DB?master=NAME&username=U&password=P: " +
 			"the part before @ is for the sentinels, the options are for the master"
-	case prefix == "NOAUTH" && t.user != "" && !t.password:
+	case prefix == "NOAUTH" && t.user != "" && t.password == "":
 		return "redis://:PASSWORD@HOST:PORT, with a colon: without one, the part before @ is the user name"
 	}
 	return try

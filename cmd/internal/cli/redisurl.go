@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ const (
 type target struct {
 	name     string // host:port, socket or master: what an error may show
 	user     string
-	password bool
+	password string
 	tls      bool
 
 	single   *redis.Options
@@ -37,230 +38,150 @@ const (
 		"redis-sentinel://HOST:PORT,HOST:PORT/DB?master=NAME or redis+cluster://HOST:PORT?addr=HOST:PORT"
 	tryEscape = "percent-encode special characters in the user name and password: @ is %40, / is %2F, : is %3A, " +
 		"# is %23, ? is %3F, % is %25"
+
+	// dials is how often go-redis dials before a command fails, and then the command itself is tried again.
+	// Its own five, nested once more for Sentinel, make a refused connection take longer than OpenTimeout.
+	dials = 1
+	// slotsAge bounds the age of a cluster client's map of slots, while there are commands. A master that is
+	// gone does not say that another took over, and go-redis would go on dialling it for a minute.
+	slotsAge = 2 * time.Second
 )
 
-// parts of scheme://userinfo@hosts/path?query, cut by hand: net/url refuses
-// lists of hosts, and its errors quote the text they stumble on, which may be
-// a password.
-type parts struct {
-	scheme, hosts, path, query string
-	user, password             string
-	hasPassword                bool
-}
+// urlParts are scheme://userinfo@hosts/path?query. They are cut by hand: net/url refuses lists of hosts, and
+// its errors quote the text they stumble on, which may be a password.
+var urlParts = regexp.MustCompile(`^([A-Za-z][A-Za-z+-]*)://(?:([^/?#\s]*)@)?([^@/?#\s]*)(?:/([^@?#\s]*))?(?:\?([^@#\s]*))?$`)
 
-func parseRedisURL(raw string) (*target, error) {
-	p, err := splitURL(raw)
-	if err != nil {
-		return nil, err
+func parseRedisURL(raw string) (t *target, err error) {
+	if raw = strings.TrimSpace(raw); raw == "embedded" {
+		raw = EmbeddedURL
 	}
-	switch p.scheme {
-	case "redis", "rediss":
-		return p.singleTarget()
-	case "unix", "redis-socket":
-		return p.socketTarget()
-	case "redis-sentinel", "rediss-sentinel", "redis+sentinel", "rediss+sentinel":
-		return p.sentinelTarget()
-	case "redis+cluster", "rediss+cluster", "redis-cluster", "rediss-cluster":
-		return p.clusterTarget()
-	}
-	return nil, Errorf(tryURL, "the Redis URL has the unknown scheme %q", p.scheme)
-}
-
-func splitURL(raw string) (parts, error) {
-	scheme, rest, ok := strings.Cut(strings.TrimSpace(raw), "://")
-	if !ok || scheme == "" || strings.ContainsAny(scheme, "@:/?#") {
-		return parts{}, Errorf(tryURL, "the Redis URL has no scheme, such as redis://")
-	}
-	p := parts{scheme: strings.ToLower(scheme)}
-	if strings.ContainsAny(rest, "#\r\n\t ") {
-		return parts{}, Errorf(tryEscape, "the Redis URL cannot be read: it holds a # or white space")
-	}
-	rest, p.query, _ = strings.Cut(rest, "?")
-	authority, path, _ := strings.Cut(rest, "/")
-	p.path = path
-	if strings.Contains(path, "@") || strings.Contains(p.query, "@") {
-		return parts{}, Errorf(tryEscape, "the Redis URL cannot be read: an @ stands where no user or password can end")
-	}
-	p.hosts = authority
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		p.hosts = authority[i+1:]
-		user, password, has := strings.Cut(authority[:i], ":")
-		var uerr, perr error
-		p.user, uerr = url.PathUnescape(user)
-		p.password, perr = url.PathUnescape(password)
-		p.hasPassword = has && p.password != ""
-		if uerr != nil || perr != nil {
-			return parts{}, Errorf(tryEscape, "the user name or password in the Redis URL cannot be decoded")
-		}
-	}
-	return p, nil
-}
-
-// addresses returns the hosts as host:port, with port where none is given.
-func (p parts) addresses(port string) ([]string, error) {
-	var addrs []string
-	for host := range strings.SplitSeq(p.hosts, ",") {
-		addr, err := address(host, port)
-		if err != nil {
-			return nil, err
-		}
-		addrs = append(addrs, addr)
-	}
-	return addrs, nil
-}
-
-// address checks one HOST, HOST:PORT or [IPv6]:PORT. It quotes nothing: what
-// stands at the place of a port may be a password whose host was forgotten.
-func address(s, port string) (string, error) {
-	host, given, err := net.SplitHostPort(s)
+	scheme, _, found := strings.Cut(raw, "://")
+	m := urlParts.FindStringSubmatch(raw)
 	switch {
-	case err == nil:
-		port = given
-	case strings.Contains(s, ":") && !strings.HasPrefix(s, "["):
-		return "", Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses need brackets)")
+	case !found || scheme == "" || strings.ContainsAny(scheme, "@:/?#"):
+		return nil, Errorf(tryURL, "the Redis URL has no scheme, such as redis://")
+	case m == nil:
+		return nil, Errorf(tryEscape, "the Redis URL cannot be read: a #, an @ or white space stands where none can")
+	}
+	user, password, _ := strings.Cut(m[2], ":")
+	t = &target{tls: strings.HasPrefix(strings.ToLower(scheme), "rediss")}
+	var badUser, badPassword error
+	t.user, badUser = url.PathUnescape(user)
+	t.password, badPassword = url.PathUnescape(password)
+	query, badQuery := url.ParseQuery(m[5])
+	if badUser != nil || badPassword != nil || badQuery != nil {
+		return nil, Errorf(tryEscape, "the user name, the password or the options in the Redis URL cannot be decoded")
+	}
+	switch hosts, path := m[3], m[4]; strings.Replace(strings.Replace(strings.ToLower(scheme), "rediss", "redis", 1), "+", "-", 1) {
+	case "redis":
+		err = t.parseSingle(hosts, path, query)
+	case "unix", "redis-socket":
+		err = t.parseSocket(hosts, path, query)
+	case "redis-sentinel":
+		err = t.parseSentinel(hosts, path, query)
+	case "redis-cluster":
+		err = t.parseCluster(hosts, path, query)
 	default:
-		host = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
+		err = Errorf(tryURL, "the Redis URL has the unknown scheme %q", scheme)
 	}
-	if host == "" {
-		host = "localhost"
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return "", Errorf(tryURL, "the Redis URL has a port that is not a number from 1 to 65535")
-	}
-	return net.JoinHostPort(host, port), nil
+	return t, err
 }
 
-// plain returns a URL that go-redis parses, free of credentials so that its
-// errors are free of them too.
-func (p parts) plain(addr string, query string) string {
+// plain returns a URL that go-redis parses, free of credentials so that its errors are free of them too.
+func (t *target) plain(addr, path string, query url.Values) string {
 	scheme := "redis"
-	if p.secure() {
+	if t.tls {
 		scheme = "rediss"
 	}
-	u := scheme + "://" + addr + "/" + p.path
-	if query != "" {
-		u += "?" + query
-	}
-	return u
+	return scheme + "://" + addr + "/" + path + "?" + query.Encode()
 }
-
-func (p parts) secure() bool { return strings.HasPrefix(p.scheme, "rediss") }
 
 // refused says what go-redis did not like about a URL without credentials.
 func refused(err error) error {
-	var parse *url.Error
-	if errors.As(err, &parse) {
+	if parse, is := errors.AsType[*url.Error](err); is {
 		err = parse.Err
 	}
 	return &Error{What: "the Redis URL: " + strings.TrimPrefix(err.Error(), "redis: "), Try: tryURL, Err: err}
 }
 
-func (p parts) singleTarget() (*target, error) {
-	addrs, err := p.addresses("6379")
+func (t *target) parseSingle(hosts, path string, query url.Values) error {
+	addrs, err := addresses(hosts, "6379")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(addrs) > 1 {
-		return nil, Errorf("redis+cluster://… for a cluster, redis-sentinel://…?master=NAME for Sentinel",
-			"a %s:// URL names one server, this one names %d", p.scheme, len(addrs))
+		return Errorf("redis+cluster://… for a cluster, redis-sentinel://…?master=NAME for Sentinel",
+			"a redis:// URL names one server, this one names %d", len(addrs))
 	}
-	opt, err := redis.ParseURL(p.plain(addrs[0], p.query))
-	if err != nil {
-		return nil, refused(err)
-	}
-	return p.finishSingle(opt, addrs[0])
+	return t.parseOptions(t.plain(addrs[0], path, query))
 }
 
-func (p parts) socketTarget() (*target, error) {
-	if p.hosts != "" || p.path == "" {
-		return nil, Errorf("-redis unix:///var/run/redis.sock?db=0", "a %s URL needs three slashes and the path of the socket", p.scheme)
+func (t *target) parseSocket(hosts, path string, query url.Values) error {
+	if hosts != "" || path == "" {
+		return Errorf("-redis unix:///var/run/redis.sock?db=0", "the URL of a socket needs three slashes and its path")
 	}
-	u := "unix:///" + p.path
-	if p.query != "" {
-		u += "?" + p.query
-	}
-	opt, err := redis.ParseURL(u)
-	if err != nil {
-		return nil, refused(err)
-	}
-	return p.finishSingle(opt, opt.Addr)
+	return t.parseOptions("unix:///" + path + "?" + query.Encode())
 }
 
-func (p parts) finishSingle(opt *redis.Options, name string) (*target, error) {
-	if err := checkDB(opt.DB); err != nil {
-		return nil, err
+func (t *target) parseOptions(plain string) error {
+	opt, err := redis.ParseURL(plain)
+	if err != nil {
+		return refused(err)
 	}
-	opt.Username, opt.Password = p.user, p.password
+	opt.Username, opt.Password = t.user, t.password
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
 	opt.MaintNotificationsConfig = noMaintenance()
-	return &target{
-		name: name, user: p.user, password: p.hasPassword, tls: opt.TLSConfig != nil, single: opt,
-	}, nil
+	t.name, t.single = opt.Addr, opt
+	return checkDB(opt.DB)
 }
 
-func (p parts) sentinelTarget() (*target, error) {
-	addrs, err := p.addresses("26379")
+// parseSentinel reads credentials as asynq and go-redis do: what stands before @ is for the sentinels,
+// ?username= and ?password= are for the master.
+func (t *target) parseSentinel(hosts, path string, query url.Values) error {
+	addrs, err := addresses(hosts, "26379")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	q, err := url.ParseQuery(p.query)
-	if err != nil {
-		return nil, Errorf(tryEscape, "the options after ? in the Redis URL cannot be read")
-	}
-	if m := q.Get("master"); m != "" {
-		q.Set("master_name", m)
-		q.Del("master")
-	}
-	master := q.Get("master_name")
+	master := cmp.Or(query.Get("master"), query.Get("master_name"))
 	if master == "" {
-		return nil, Errorf("-redis redis-sentinel://HOST:26379,HOST:26379/0?master=mymaster",
-			"the redis-sentinel URL names no master")
+		return Errorf("-redis redis-sentinel://HOST:26379,HOST:26379/0?master=mymaster", "the redis-sentinel URL names no master")
 	}
-	for _, a := range addrs[1:] {
-		q.Add("addr", a)
-	}
-	opt, err := redis.ParseFailoverURL(p.plain(addrs[0], q.Encode()))
+	query.Del("master")
+	query.Set("master_name", master)
+	opt, err := redis.ParseFailoverURL(t.plain(addrs[0], path, query))
 	if err != nil {
-		return nil, refused(err)
+		return refused(err)
 	}
 	if opt.RouteByLatency || opt.RouteRandomly || opt.ReplicaOnly {
-		return nil, Errorf("leave route_by_latency, route_randomly and replica_only out",
-			"the redis-sentinel URL asks for replicas, but limits are decided on the master")
+		return onReplicas
 	}
-	if err := checkDB(opt.DB); err != nil {
-		return nil, err
-	}
-	// As asynq and go-redis read it: what stands before @ is for the
-	// sentinels, ?username= and ?password= are for the master.
-	opt.SentinelUsername, opt.SentinelPassword = p.user, p.password
+	opt.SentinelAddrs = append(opt.SentinelAddrs, addrs[1:]...)
+	opt.SentinelUsername, opt.SentinelPassword = t.user, t.password
+	t.user, t.password = opt.Username, opt.Password
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
-	return &target{
-		name: "master " + strconv.Quote(master) + " of sentinels " + strings.Join(opt.SentinelAddrs, ","),
-		user: opt.Username, password: opt.Password != "", tls: opt.TLSConfig != nil, sentinel: opt,
-	}, nil
+	t.name, t.sentinel = "master "+strconv.Quote(master)+" of sentinels "+strings.Join(opt.SentinelAddrs, ","), opt
+	return checkDB(opt.DB)
 }
 
-func (p parts) clusterTarget() (*target, error) {
-	if p.path != "" && p.path != "0" {
-		return nil, Errorf("leave the path out of the URL", "Redis Cluster has database 0 only")
+func (t *target) parseCluster(hosts, path string, query url.Values) error {
+	if path != "" && path != "0" {
+		return Errorf("leave the path out of the URL", "Redis Cluster has database 0 only")
 	}
-	p.path = ""
-	addrs, err := p.addresses("6379")
+	addrs, err := addresses(hosts, "6379")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	opt, err := redis.ParseClusterURL(p.plain(addrs[0], p.query))
+	opt, err := redis.ParseClusterURL(t.plain(addrs[0], "", query))
 	if err != nil {
-		return nil, refused(err)
+		return refused(err)
 	}
 	if opt.ReadOnly || opt.RouteByLatency || opt.RouteRandomly {
-		return nil, Errorf("leave read_only, route_by_latency and route_randomly out",
-			"the redis+cluster URL asks for replicas, but limits are decided on the masters")
+		return onReplicas
 	}
 	opt.Addrs = append(opt.Addrs, addrs[1:]...)
-	opt.Username, opt.Password = p.user, p.password
+	opt.Username, opt.Password = t.user, t.password
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
 	opt.ClusterStateReloadInterval = slotsAge
@@ -268,11 +189,12 @@ func (p parts) clusterTarget() (*target, error) {
 	if opt.TLSConfig != nil {
 		opt.TLSConfig.MinVersion = tls.VersionTLS12
 	}
-	return &target{
-		name: "cluster " + strings.Join(opt.Addrs, ","),
-		user: p.user, password: p.hasPassword, tls: opt.TLSConfig != nil, cluster: opt,
-	}, nil
+	t.name, t.cluster = "cluster "+strings.Join(opt.Addrs, ","), opt
+	return nil
 }
+
+var onReplicas = Errorf("leave read_only, replica_only, route_by_latency and route_randomly out",
+	"the Redis URL asks for replicas, but limits are decided on masters")
 
 func checkDB(db int) error {
 	if db < 0 {
@@ -281,35 +203,33 @@ func checkDB(db int) error {
 	return nil
 }
 
-// dials is how often go-redis dials before a command fails, and then the
-// command itself is tried again. Its own five, nested once more for Sentinel,
-// make a refused connection take longer than OpenTimeout.
-const dials = 1
-
-// slotsAge is how old a cluster client's map of who owns which slots may get, while there are
-// commands. A master that is gone does not say that another took over, and go-redis would go on
-// dialling it for a minute. A new map costs one CLUSTER SLOTS.
-const slotsAge = 2 * time.Second
-
 // noMaintenance turns off a handshake that only one managed Redis answers.
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// pool sets how many connections the client may have to a server, unless the URL says so.
-func (t *target) pool(size int) {
-	switch {
-	case t.single != nil:
-		t.single.PoolSize = cmp.Or(t.single.PoolSize, size)
-	case t.sentinel != nil:
-		t.sentinel.PoolSize = cmp.Or(t.sentinel.PoolSize, size)
-	default:
-		t.cluster.PoolSize = cmp.Or(t.cluster.PoolSize, size)
+// addresses returns HOST, HOST:PORT or [IPv6]:PORT of a list as host:port, with port where none is given. Its
+// errors quote nothing: what stands at the place of a port may be a password whose host was forgotten.
+func addresses(hosts, port string) (addrs []string, err error) {
+	for text := range strings.SplitSeq(hosts, ",") {
+		host, given, err := net.SplitHostPort(text)
+		switch {
+		case err != nil && strings.Contains(text, ":") && !strings.HasPrefix(text, "["):
+			return nil, Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses need brackets)")
+		case err != nil:
+			host, given = strings.Trim(text, "[]"), port
+		}
+		if n, err := strconv.Atoi(given); err != nil || n < 1 || n > 65535 {
+			return nil, Errorf(tryURL, "the Redis URL has a port that is not a number from 1 to 65535")
+		}
+		addrs = append(addrs, net.JoinHostPort(cmp.Or(host, "localhost"), given))
 	}
+	return addrs, nil
 }
 
-// client makes the client. Options too large for go-redis make it panic.
-func (t *target) client() (rdb redis.UniversalClient, err error) {
+// client makes the client, with as many connections to a server as size says unless the URL does. Options too
+// large for go-redis make it panic.
+func (t *target) client(size int) (rdb redis.UniversalClient, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			rdb, err = nil, Errorf(tryURL, "the Redis URL has an option that is out of range")
@@ -317,9 +237,12 @@ func (t *target) client() (rdb redis.UniversalClient, err error) {
 	}()
 	switch {
 	case t.single != nil:
+		t.single.PoolSize = cmp.Or(t.single.PoolSize, size)
 		return redis.NewClient(t.single), nil
 	case t.sentinel != nil:
+		t.sentinel.PoolSize = cmp.Or(t.sentinel.PoolSize, size)
 		return redis.NewFailoverClient(t.sentinel), nil
 	}
+	t.cluster.PoolSize = cmp.Or(t.cluster.PoolSize, size)
 	return redis.NewClusterClient(t.cluster), nil
 }

@@ -92,11 +92,11 @@ func TestParseRedisURLFaults(t *testing.T) {
 		"geheim@localhost:6379":                         "has no scheme",
 		"u:geheim@localhost://x":                        "has no scheme",
 		"http://localhost":                              `unknown scheme "http"`,
-		"redis://u:geheim/x@h":                          "an @ stands where",
-		"redis://u:geheim?x@h":                          "an @ stands where",
-		"redis://u:gehe#im@h":                           "holds a # or white space",
+		"redis://u:geheim/x@h":                          "cannot be read",
+		"redis://u:geheim?x@h":                          "cannot be read",
+		"redis://u:gehe#im@h":                           "cannot be read",
 		"redis://u:geheim%zz@h":                         "cannot be decoded",
-		"redis://u:geheim@h o":                          "holds a # or white space",
+		"redis://u:geheim@h o":                          "cannot be read",
 		"redis://:geheim":                               "a port that is not a number",
 		"redis://u:geheim":                              "a port that is not a number",
 		"redis://h:70000":                               "a port that is not a number",
@@ -113,7 +113,7 @@ func TestParseRedisURLFaults(t *testing.T) {
 		"unix://":                                       "three slashes",
 		"redis-sentinel://u:geheim@h":                   "names no master",
 		"redis-sentinel://h?master=m&replica_only=true": "asks for replicas",
-		"redis-sentinel://h?master=%zz":                 "cannot be read",
+		"redis-sentinel://h?master=%zz":                 "cannot be decoded",
 		"redis+cluster://u:geheim@h/3":                  "database 0 only",
 		"redis+cluster://u:geheim@h?read_only=1":        "asks for replicas",
 		"redis+cluster://u:geheim@h?addr=x":             "unable to parse addr param: x",
@@ -141,7 +141,7 @@ func TestClientOutOfRange(t *testing.T) {
 	t.Parallel()
 	target, err := parseRedisURL("redis://h?pool_size=99999999999")
 	must(t, err)
-	if _, err := target.client(); err == nil || !strings.Contains(err.Error(), "out of range") {
+	if _, err := target.client(0); err == nil || !strings.Contains(err.Error(), "out of range") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -152,7 +152,8 @@ func TestPoolSize(t *testing.T) {
 	size := func(url string) int {
 		target, err := parseRedisURL(url)
 		must(t, err)
-		target.pool(400)
+		_, err = target.client(400)
+		must(t, err)
 		switch {
 		case target.single != nil:
 			return target.single.PoolSize
