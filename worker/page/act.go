@@ -33,18 +33,11 @@ type act struct {
 	Counted bool
 	Count   control.TaskCount
 	Done    *control.TasksDone
-	Left    []outcomeCount
 	Failed  []control.TaskDone
 	Err     string             // why it ended early
 	Still   *control.TaskCount // how many wait after a clear that did not reach the end
 
-	Refused     []refusedScope // with tasks that others own
-	RefusedMore int            // scopes
-}
-
-type outcomeCount struct {
-	Outcome control.Outcome
-	N       int
+	Refused control.Refused // tasks that others own, by scope
 }
 
 var taskVerbs = map[control.Verb]verbForm{
@@ -89,11 +82,10 @@ func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor)
 		return
 	default:
 		if a.Count, err = h.service.Count(r.Context(), actor, change); err == nil {
-			a.Counted, a.Before = true, ""
+			a.Counted, a.Before, a.Refused = true, "", a.Count.Refused
 			if at := a.Count.At; !at.IsZero() { // of clear: what is enqueued later stays
 				a.Before = at.UTC().Format(time.RFC3339Nano)
 			}
-			a.refuse(a.Count.Refused)
 		}
 	}
 	status := http.StatusOK

@@ -1,13 +1,10 @@
 package page
 
 import (
-	"cmp"
 	"errors"
 	"iter"
 	"net/http"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/control"
@@ -23,17 +20,9 @@ type forecastData struct {
 	Text    string
 	Done    bool
 	Summary queue.Summary
-	Scopes  []scopeForecast
 	Lines   []lineForecast
 	More    int    // lines that are not listed
 	Fault   string // why there is no forecast
-}
-
-type scopeForecast struct {
-	Scope       string
-	Tasks       int
-	First, Last time.Time
-	Unknown     int
 }
 
 type lineForecast struct {
@@ -59,19 +48,10 @@ func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) e
 	}
 	client := queue.NewClient(h.cfg.Redis, queue.ClientConfig{Limiter: h.limiter})
 	scopes := map[int]string{}
-	byScope := map[string]*scopeForecast{}
 	read := func(result queue.Result) {
 		line := lineForecast{Result: result, Scope: scopes[result.Line]}
 		if result.Err != nil {
 			line.Fault = faultOf(result.Err)
-		}
-		if result.State == queue.Valid {
-			s := byScope[line.Scope]
-			if s == nil {
-				s = &scopeForecast{Scope: line.Scope}
-				byScope[line.Scope] = s
-			}
-			s.add(result.Start)
 		}
 		if len(d.Lines) < mostShown {
 			d.Lines = append(d.Lines, line)
@@ -79,33 +59,10 @@ func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) e
 			d.More++
 		}
 	}
-	summary, err := client.Forecast(r.Context(), h.visibleEntries(actor, d.Text, scopes), read)
-	if err != nil {
-		return err
-	}
-	d.Done, d.Summary = true, summary
-	for _, s := range byScope {
-		d.Scopes = append(d.Scopes, *s)
-	}
-	slices.SortFunc(d.Scopes, func(a, b scopeForecast) int {
-		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Scope, b.Scope))
-	})
-	d.Scopes = d.Scopes[:min(len(d.Scopes), rowsAPage)]
-	return nil
-}
-
-func (s *scopeForecast) add(start time.Time) {
-	s.Tasks++
-	if start.IsZero() {
-		s.Unknown++
-		return
-	}
-	if s.First.IsZero() || start.Before(s.First) {
-		s.First = start
-	}
-	if start.After(s.Last) {
-		s.Last = start
-	}
+	var err error
+	d.Summary, err = client.Forecast(r.Context(), h.visibleEntries(actor, d.Text, scopes), read)
+	d.Done = err == nil
+	return err
 }
 
 // visibleEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad

@@ -52,7 +52,6 @@ type historyData struct {
 	Rows   []changeRow
 	All    int
 	Pages  pages
-	Export string
 	// Actions are the changes of waiting tasks, and Older how many more there are.
 	Actions []policystore.Action
 	Older   int
@@ -89,7 +88,6 @@ func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, stri
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
-	d.Export = h.link("/history.ndjson", "q", d.Filter)
 	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)

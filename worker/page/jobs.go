@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -163,33 +160,13 @@ func (h *handler) runJob(actor Actor, j *job) {
 
 // finish fills in what was changed and what was left.
 func (a *act) finish(done control.TasksDone) {
-	a.Done = &done
-	for outcome, n := range done.Left {
-		a.Left = append(a.Left, outcomeCount{outcome, n})
-	}
-	slices.SortFunc(a.Left, func(x, y outcomeCount) int { return strings.Compare(string(x.Outcome), string(y.Outcome)) })
 	for _, task := range done.Tasks {
 		if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
 			a.Failed = append(a.Failed, task)
 		}
 	}
 	done.Tasks = nil
-	a.refuse(done.Refused)
-}
-
-// refusedScope is a scope with tasks that the actor has no right to change.
-type refusedScope struct {
-	Scope string
-	Tasks int64
-}
-
-// refuse lists the scopes whose tasks are left because others own them.
-func (a *act) refuse(refused control.Refused) {
-	scopes := slices.Sorted(maps.Keys(refused))
-	for _, scope := range scopes[:min(rowsAPage, len(scopes))] {
-		a.Refused = append(a.Refused, refusedScope{scope, refused[scope]})
-	}
-	a.RefusedMore = len(scopes) - len(a.Refused)
+	a.Done, a.Refused = &done, done.Refused
 }
 
 // progress is the content of the screen of a job.

@@ -108,9 +108,7 @@ func (h *handler) taskOf(actor Actor, t control.Task, info *asynq.TaskInfo) task
 	if info != nil {
 		d.Since, d.Patience = patience(info.Headers)
 		d.By = enqueuedBy(info)
-		if retries := info.Headers[queue.HeaderMaxRetry]; retries != "" {
-			d.Retries = retries
-		}
+		d.Retries = info.Headers[queue.HeaderMaxRetry]
 		if d.Hidden = !d.May.Payload; !d.Hidden {
 			d.Payload = payloadText(info.Payload)
 		}
