@@ -55,12 +55,7 @@ type tick struct {
 }
 
 // mark is a change by an API's answer.
-type mark struct {
-	At   time.Time
-	X    string
-	Kind string
-	Text string
-}
+type mark struct{ X, Text string }
 
 type label struct {
 	At time.Time
@@ -115,7 +110,7 @@ func (d drawing) draw(of period, points []usage.Point) chart {
 	for _, e := range d.events {
 		at := e.At.Sub(first)
 		if at >= 0 && at <= whole && (e.What == "pause" || e.What == "cut") {
-			c.Marks = append(c.Marks, mark{e.At.Time, percent(at.Seconds(), int(whole.Seconds())), e.What, e.Change() + ", as the API answered " + e.Answer()})
+			c.Marks = append(c.Marks, mark{percent(at.Seconds(), int(whole.Seconds())), e.Change() + ", as the API answered " + e.Answer()})
 		}
 	}
 	return c
