@@ -117,7 +117,12 @@ func (b *batchCommand) forecast(c *cobra.Command, entries iter.Seq[queue.Entry],
 	sum, err := b.client.Forecast(c.Context(), entries, report.result)
 	stop()
 	if err == nil { // without an answer, nothing is said of what is not known
-		report.unserved, _ = control.Unserved(c.Context(), b.rdb, report.queues)
+		workers := control.New(control.Config{Redis: b.rdb})
+		for _, name := range report.queues {
+			if served, known := workers.Serves(c.Context(), name); known && !served {
+				report.unserved = append(report.unserved, name)
+			}
+		}
 	}
 	report.finish(sum, err != nil && c.Context().Err() != nil)
 	switch {

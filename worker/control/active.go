@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
@@ -98,49 +98,28 @@ func (s *Service) Servers(ctx context.Context) (list []Server, all int, err erro
 	if !l.read.IsZero() && now.Sub(l.read) < serversFor {
 		return l.list, l.all, nil
 	}
-	if l.list, l.all, err = readServers(ctx, s.rdb, now); err == nil {
-		l.read = now
-	}
-	return l.list, l.all, err
-}
-
-func readServers(ctx context.Context, rdb redis.UniversalClient, now time.Time) (list []Server, all int, err error) {
-	keys, all, err := asynqread.ServerKeys(ctx, rdb, now, mostServers)
+	keys, all, err := asynqread.ServerKeys(ctx, s.rdb, now, mostServers)
 	if err != nil {
 		return nil, 0, err
 	}
-	byKey, err := asynqread.ReadServers(ctx, rdb, keys)
-	for _, server := range byKey {
-		list = append(list, server)
+	byKey, err := asynqread.ReadServers(ctx, s.rdb, keys)
+	if err != nil {
+		return nil, 0, err
 	}
-	slices.SortFunc(list, func(a, b Server) int {
+	list = slices.SortedFunc(maps.Values(byKey), func(a, b Server) int {
 		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID))
 	})
-	return list, all - (len(keys) - len(list)), err // without those that stopped just now
+	l.read, l.list, l.all = now, list, all-(len(keys)-len(list)) // without those that stopped just now
+	return l.list, l.all, nil
 }
 
 // Serves reports whether a live worker serves an asynq queue, and whether that is known. It costs what
-// Servers does.
+// Servers does. asynq forgets a server that died within some seconds; one that stops takes no more tasks.
 func (s *Service) Serves(ctx context.Context, queue string) (served, known bool) {
 	list, all, err := s.Servers(ctx)
-	served = serves(list, queue)
-	return served, err == nil && (served || len(list) == all)
-}
-
-// serves reports whether a server takes tasks of a queue. asynq forgets a server that died within some
-// seconds; one that stops takes no more tasks.
-func serves(list []Server, queue string) bool {
-	return slices.ContainsFunc(list, func(s Server) bool {
+	served = slices.ContainsFunc(list, func(s Server) bool {
 		_, has := s.Queues[queue]
 		return has && s.Status == "active"
 	})
-}
-
-// Unserved returns those of some queues that no live worker serves. It costs two round trips.
-func Unserved(ctx context.Context, rdb redis.UniversalClient, queues []string) ([]string, error) {
-	list, all, err := readServers(ctx, rdb, time.Now())
-	if err != nil || len(list) < all { // nothing is said of what is not known
-		return nil, err
-	}
-	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return serves(list, name) }), nil
+	return served, err == nil && (served || len(list) == all)
 }

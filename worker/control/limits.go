@@ -76,12 +76,6 @@ func (n *namedScopes) add(provider, at string, config policy.ScopeConfig) {
 	}
 }
 
-// pauses reports whether a scope has a pause of its own.
-func (n *namedScopes) pauses(scope string) bool {
-	_, is := slices.BinarySearch(n.paused, scope)
-	return is
-}
-
 func (n *namedScopes) has(scope string) bool {
 	provider, _, _ := strings.Cut(scope, "/")
 	_, is := slices.BinarySearch(n.byProvider[provider], scope)

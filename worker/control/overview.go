@@ -180,7 +180,7 @@ func (s *Service) Trouble(scope string, out Outline, limits Limits) Trouble {
 		}
 		last, _ := heldBy(s.limiter.Policy(), b.Scope, limits.At)
 		switch {
-		case last.Reason == ReasonPaused && last.RuleScope == b.Scope && !named.pauses(b.Scope):
+		case last.Reason == ReasonPaused && last.RuleScope == b.Scope && !slices.Contains(named.paused, b.Scope):
 			t.Paused++ // by the pause of a "*"
 		case b.Own == 0:
 		case last.Reason == ReasonSuspended:

@@ -98,15 +98,13 @@ func (s *Service) previewReset(ctx context.Context, actor Actor, c Change) (p Pr
 	if len(p.Resets) == 0 {
 		return p, policystore.ErrNothingToReset
 	}
-	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
-	p.Effect = countQueues(queues, more)
+	_, p.Effect, err = s.queuesUnder(ctx, []string{c.Scope})
 	return p, err
 }
 
 // effect returns the effect of a change on the tasks that wait at the places it changes.
 func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, error) {
-	queues, more, err := s.queuesUnder(ctx, placesOf(made.Differences))
-	e := countQueues(queues, more)
+	queues, e, err := s.queuesUnder(ctx, placesOf(made.Differences))
 	if err != nil || len(queues) == 0 {
 		return e, err
 	}
@@ -134,34 +132,30 @@ func placesOf(differences []policystore.Difference) (places []string) {
 	return places
 }
 
-func countQueues(queues []inspect.ScopeQueue, more bool) Effect {
-	e := Effect{Scopes: len(queues), More: more}
-	for _, q := range queues {
-		e.Waiting += q.Own
-	}
-	return e
-}
-
-// queuesUnder returns the scopes at or below some places in which tasks wait, fullest first.
-func (s *Service) queuesUnder(ctx context.Context, places []string) (list []inspect.ScopeQueue, more bool, err error) {
+// queuesUnder returns the scopes at or below some places in which tasks wait, fullest first, and their counts.
+func (s *Service) queuesUnder(ctx context.Context, places []string) (list []inspect.ScopeQueue, e Effect, err error) {
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
-		return nil, false, err
+		return nil, e, err
 	}
 	for provider := range providers {
 		if !slices.ContainsFunc(places, func(place string) bool { return covers(providerOf(place), provider) }) {
 			continue
 		}
-		some, someMore, err := inspect.Of(s.limiter.Waitlist()).Count(ctx, provider, func(scope string) bool {
+		queues, more, err := inspect.Of(s.limiter.Waitlist()).Count(ctx, provider, func(scope string) bool {
 			return slices.ContainsFunc(places, func(place string) bool { return covers(place, scope) })
 		})
 		if err != nil {
-			return nil, false, err
+			return nil, e, err
 		}
-		list, more = append(list, some...), more || someMore
+		list, e.More = append(list, queues...), e.More || more
 	}
+	for _, q := range list {
+		e.Waiting += q.Own
+	}
+	e.Scopes = len(list)
 	slices.SortFunc(list, func(a, b inspect.ScopeQueue) int {
 		return cmp.Or(cmp.Compare(b.Own, a.Own), cmp.Compare(a.Scope, b.Scope))
 	})
-	return list, more, nil
+	return list, e, nil
 }

@@ -29,7 +29,7 @@ import (
 type Config struct {
 	// Redis has the tasks and the limits. Required.
 	Redis redis.UniversalClient
-	// Limiter has the limits that count. Required.
+	// Limiter has the limits that count. Required, but for Servers and Serves.
 	Limiter *throttle.Limiter
 	// KeyPrefix begins the Limiter's keys, as throttle.Config.Prefix. Defaults to "hw".
 	KeyPrefix string

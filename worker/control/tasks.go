@@ -192,13 +192,13 @@ func (s *Service) Count(ctx context.Context, actor Actor, c TaskChange) (n TaskC
 		err = t.find(ctx)
 		return TaskCount{Tasks: int64(len(t.list)), More: t.more, Refused: t.refused}, err
 	}
-	queues, more, err := s.queuesUnder(ctx, []string{c.Scope})
+	queues, all, err := s.queuesUnder(ctx, []string{c.Scope})
 	for _, q := range queues {
 		if !t.refuses(q.Scope, q.Own) {
 			n.Tasks += q.Own
 		}
 	}
-	n.More, n.Refused = more, t.refused
+	n.More, n.Refused = all.More, t.refused
 	return n, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
-	"github.com/headway-go/headway/internal/waitlist"
 )
 
 // WaitingScope is a scope with tasks waiting in its own queue. docs/json.md has its fields.
@@ -63,7 +62,10 @@ func (s *Service) Waiting(ctx context.Context, actor Actor, most int) (Waiting, 
 
 func (s *Service) waitingScope(q inspect.ScopeQueue) WaitingScope {
 	first := q.FirstStatus
-	w := WaitingScope{Scope: q.Scope, At: At(first.At), Waiting: q.Own, FirstSince: s.since(q.First)}
+	w := WaitingScope{Scope: q.Scope, At: At(first.At), Waiting: q.Own}
+	if info, err := s.inspector.GetTaskInfo(q.First.Queue, q.First.ID); err == nil { // or it has started by now
+		w.FirstSince = At(dueOf(info))
+	}
 	if q.Unmatched {
 		w.Reason = ReasonUnmatched
 		return w
@@ -71,16 +73,4 @@ func (s *Service) waitingScope(q inspect.ScopeQueue) WaitingScope {
 	w.NextStart, w.Range = expected(first.At, first.Expected)
 	w.Wait = waitOf(first.Binding, first.Paused)
 	return w
-}
-
-// since returns when the wait of a task began, as far as its headers say.
-func (s *Service) since(task waitlist.Ref) Time {
-	if task.ID == "" {
-		return Time{}
-	}
-	info, err := s.inspector.GetTaskInfo(task.Queue, task.ID)
-	if err != nil {
-		return Time{} // the task is gone
-	}
-	return At(dueOf(info))
 }
