@@ -28,9 +28,10 @@ const (
 // ping. It is safe for concurrent use.
 type Watch struct {
 	cfg     Config
-	asking  chan struct{} // holds one token while a ping is under way
-	suspect chan struct{} // holds one when a call contradicts the last ping
+	pinging chan struct{} // holds a token while a ping is under way
+	suspect chan struct{} // holds a token when a call contradicts the last ping
 	down    atomic.Bool   // the last ping failed
+	workers atomic.Int64  // live ones on this Redis; -1 while unknown
 
 	mu      sync.Mutex
 	sent    time.Time // when the last ping was sent
@@ -41,8 +42,6 @@ type Watch struct {
 	since   time.Time // when err last changed
 	outage  bool      // there was an outage
 	err     error     // of the last ping, explained; nil when Redis answers
-	counted time.Time
-	workers int // live ones on this Redis; -1 while unknown
 }
 
 // Config configures a Watch. All fields but Explain are required.
@@ -61,7 +60,9 @@ type Config struct {
 
 // New returns a Watch. It does no I/O: see Run.
 func New(cfg Config) *Watch {
-	return &Watch{cfg: cfg, asking: make(chan struct{}, 1), suspect: make(chan struct{}, 1), workers: -1}
+	w := &Watch{cfg: cfg, pinging: make(chan struct{}, 1), suspect: make(chan struct{}, 1)}
+	w.workers.Store(-1)
+	return w
 }
 
 // Ping returns a ping of a client for a Config: its error says that Redis does not answer or accepts
@@ -85,9 +86,10 @@ func Ping(rdb redis.UniversalClient) func(context.Context) error {
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	for {
-		if w.Check(ctx, 0) == nil {
+	for counted := (time.Time{}); ; {
+		if w.Check(ctx, 0) == nil && time.Since(counted) >= countEvery {
 			w.countWorkers()
+			counted = time.Now()
 		}
 		select {
 		case <-ctx.Done():
@@ -104,15 +106,15 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	if err, known := w.last(maxAge); known {
 		return err
 	}
-	w.asking <- struct{}{} // one ping at a time; it is bounded
-	defer func() { <-w.asking }()
+	w.pinging <- struct{}{} // one ping at a time; it is bounded
+	defer func() { <-w.pinging }()
 	if err, known := w.last(maxAge); known {
 		return err
 	}
-	pinging, cancel := context.WithTimeout(ctx, pingTimeout)
+	bounded, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	began := time.Now()
-	err := w.cfg.Ping(context.WithValue(pinging, pingKey{}, true))
+	err := w.cfg.Ping(context.WithValue(bounded, pingKey{}, true))
 	if ctx.Err() == nil { // else the caller stopped, which says nothing about Redis
 		w.answered(began, err)
 	}
@@ -183,29 +185,17 @@ func (w *Watch) changed(first bool, now time.Time) {
 	}
 }
 
-// countWorkers asks for the number of workers from time to time.
+// countWorkers asks how many workers there are.
 func (w *Watch) countWorkers() {
-	w.mu.Lock()
-	due := w.counted.IsZero() || time.Since(w.counted) >= countEvery
-	w.mu.Unlock()
-	if !due {
-		return
-	}
-	n, err := w.cfg.Count() // outside the lock: it takes no context
+	n, err := w.cfg.Count()
 	if err != nil {
 		n = -1
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.counted, w.workers = time.Now(), n
+	w.workers.Store(int64(n))
 }
 
 // Workers returns how many asynq servers are live on this Redis, -1 while that is unknown.
-func (w *Watch) Workers() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.workers
-}
+func (w *Watch) Workers() int { return int(w.workers.Load()) }
 
 // pingKey marks the watch's own calls in their contexts.
 type pingKey struct{}
