@@ -23,7 +23,7 @@ type QueueStates struct {
 	known   map[string]queueState
 	served  map[string]bool // by any server, when last queried
 	asked   time.Time
-	changes int // how often a queue began or ceased to stand still
+	changes int
 }
 
 type queueState struct {
@@ -31,12 +31,8 @@ type queueState struct {
 	asked  time.Time
 }
 
-const (
-	// StateStays is how long the standstill of a queue stays known.
-	StateStays = time.Second
-	// MostStates is how many queues are known at most.
-	MostStates = 10_000
-)
+// servedStays is how long it stays known which queues live servers serve.
+const servedStays = time.Second
 
 // NewQueueStates returns the states of queues, none of which is known yet. failed is called after each
 // failed query.
@@ -72,16 +68,11 @@ func (q *QueueStates) Stands(name string) bool {
 	return q.known[name].stands
 }
 
-// Standing returns the queues that stand still, and how often any queue has changed.
-func (q *QueueStates) Standing() (names []string, changes int) {
+// Changes returns how often a queue began or ceased to stand still.
+func (q *QueueStates) Changes() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for name, state := range q.known {
-		if state.stands {
-			names = append(names, name)
-		}
-	}
-	return names, q.changes
+	return q.changes
 }
 
 // Came records that a task was taken from its queue, which means that the queue does not stand still.
@@ -128,9 +119,6 @@ func (q *QueueStates) due(age time.Duration, names []string) (due []string, othe
 		if time.Since(state.asked) < age {
 			continue
 		}
-		if len(q.known) >= MostStates {
-			clear(q.known)
-		}
 		state.asked = time.Now()
 		q.known[name] = state
 		due, others = append(due, name), others || !slices.Contains(q.own, name)
@@ -143,7 +131,7 @@ func (q *QueueStates) servedBy(others bool) (served map[string]bool, err error) 
 	q.mu.Lock()
 	served, asked := q.served, q.asked
 	q.mu.Unlock()
-	if !others || time.Since(asked) < StateStays {
+	if !others || time.Since(asked) < servedStays {
 		return served, nil
 	}
 	list, err := q.servers()

@@ -217,7 +217,7 @@ func (d *Dispatcher) lookAround() {
 		if busy {
 			d.cfg.Queues.Ask(d.cfg.Serving, lookEach/2, names...)
 		}
-		if _, n := d.cfg.Queues.Standing(); n != changes {
+		if n := d.cfg.Queues.Changes(); n != changes {
 			changes = n
 			d.kickAll()
 		}
