@@ -132,25 +132,18 @@ func (o *Outage) Decide(r Request, now time.Time) (states []State, allowed bool)
 }
 
 func (o *Outage) share(key string, r policy.Rule, live int64, now time.Time, slack time.Duration) *share {
-	s := o.shares[key]
-	if s == nil {
+	if o.shares[key] == nil {
 		if len(o.shares) >= maxShares {
-			o.drop()
+			for other, s := range o.shares {
+				if !s.runs() {
+					delete(o.shares, other)
+					break
+				}
+			}
 		}
-		s = newShare(r, live, now, slack)
-		o.shares[key] = s
+		o.shares[key] = newShare(r, live, now, slack)
 	}
-	return s
-}
-
-// drop forgets a share, one under which nothing runs.
-func (o *Outage) drop() {
-	for key, s := range o.shares {
-		if !s.runs() {
-			delete(o.shares, key)
-			return
-		}
-	}
+	return o.shares[key]
 }
 
 // Hold keeps the places of a granted request until they are given back: its holder is in this process, and ends with it.

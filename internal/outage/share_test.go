@@ -112,4 +112,12 @@ func TestSharesAreBounded(t *testing.T) {
 	if len(o.shares) != maxShares || o.shares["busy"] != busy {
 		t.Errorf("%d shares are remembered, want %d with the one that is in use", len(o.shares), maxShares)
 	}
+	busy.hold("run")
+	if got := busy.reset(now); got != Never {
+		t.Errorf("a place that is held is free after %s", got)
+	}
+	busy.giveBack("run")
+	if busy.runs() {
+		t.Error("a run that has ended holds a place")
+	}
 }

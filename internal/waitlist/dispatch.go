@@ -132,7 +132,11 @@ func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch
 	}
 	out.Waits, out.Next = d.Next > 0, wire.Wait(max(0, d.Next-d.Now))
 	for _, g := range d.Granted {
-		out.Granted = append(out.Granted, l.granted(provider, g, at))
+		start := time.UnixMicro(g.Start)
+		scope, _ := l.scopeAt(wire.ScopeOf(provider, g.Scope), at) // nil if the policy does not know it
+		out.Granted = append(out.Granted, Granted{
+			Grant: g, Scope: scope, Wait: start.Sub(at), Starts: l.cfg.Clocks.Of(l.Prefix(provider)).ToLocal(start), provider: provider,
+		})
 	}
 	for _, g := range d.Overdue {
 		out.Overdue = append(out.Overdue, Ref{wire.ScopeOf(provider, g.Scope), g.Queue, g.ID})
@@ -141,12 +145,6 @@ func (l *List) dispatch(ctx context.Context, provider string, call wire.Dispatch
 		out.Refused = append(out.Refused, Ref{wire.ScopeOf(provider, r[1]), wire.Unescape(r[0]), r[2]})
 	}
 	return d, nil
-}
-
-func (l *List) granted(provider string, g wire.Grant, at time.Time) Granted {
-	start := time.UnixMicro(g.Start)
-	scope, _ := l.scopeAt(wire.ScopeOf(provider, g.Scope), at) // nil if the policy does not know it
-	return Granted{Grant: g, Scope: scope, Wait: start.Sub(at), Starts: l.cfg.Clocks.Of(l.Prefix(provider)).ToLocal(start), provider: provider}
 }
 
 // texts returns the rules of scopes, without those that the policy denies.

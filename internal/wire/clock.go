@@ -139,13 +139,13 @@ const maxClocks = 10_000
 func (c *Clocks) Of(prefix string) *Clock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	one := c.byPrefix[prefix]
-	if one == nil {
+	clock := c.byPrefix[prefix]
+	if clock == nil {
 		if c.byPrefix == nil || len(c.byPrefix) >= maxClocks {
 			c.byPrefix = map[string]*Clock{}
 		}
-		one = &Clock{}
-		c.byPrefix[prefix] = one
+		clock = &Clock{}
+		c.byPrefix[prefix] = clock
 	}
-	return one
+	return clock
 }

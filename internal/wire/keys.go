@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -53,25 +55,22 @@ func Waiter(queue, id string) string { return Escape(queue) + ":" + id }
 // Escape writes a name so that none can end its part of a key, open a hash tag or be a pattern in an ACL or KEYS: every ASCII
 // byte but letters, digits and "-._~" becomes %XX. Two names never become one.
 func Escape(name string) string {
-	plain := true
-	for i := range len(name) {
-		plain = plain && keeps(name[i])
+	plain := 0
+	for plain < len(name) && keeps(name[plain]) {
+		plain++
 	}
-	if plain {
+	if plain == len(name) {
 		return name
 	}
-	const hex = "0123456789ABCDEF"
-	var b strings.Builder
-	for i := range len(name) {
-		if c := name[i]; keeps(c) {
-			b.WriteByte(c)
+	text := []byte(name[:plain])
+	for _, c := range []byte(name[plain:]) {
+		if keeps(c) {
+			text = append(text, c)
 		} else {
-			b.WriteByte('%')
-			b.WriteByte(hex[c>>4])
-			b.WriteByte(hex[c&15])
+			text = fmt.Appendf(text, "%%%02X", c)
 		}
 	}
-	return b.String()
+	return string(text)
 }
 
 func keeps(c byte) bool {
@@ -81,24 +80,9 @@ func keeps(c byte) bool {
 
 // Unescape returns the name that Escape was given.
 func Unescape(text string) string {
-	if !strings.Contains(text, "%") {
+	name, err := url.PathUnescape(text)
+	if err != nil { // Escape has not written it
 		return text
 	}
-	var b strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] == '%' && i+2 < len(text) {
-			b.WriteByte(fromHex(text[i+1])<<4 | fromHex(text[i+2]))
-			i += 2
-			continue
-		}
-		b.WriteByte(text[i])
-	}
-	return b.String()
-}
-
-func fromHex(c byte) byte {
-	if c >= 'A' {
-		return c - 'A' + 10
-	}
-	return c - '0'
+	return name
 }

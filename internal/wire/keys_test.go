@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -45,5 +46,25 @@ func TestKeysNeverCollide(t *testing.T) {
 		if got := ScopeOf(scope.Provider(), Path(path)); got != path {
 			t.Errorf("%q is read as %q", path, got)
 		}
+	}
+}
+
+// A scope is compiled once for each policy.
+func TestScopesCompileOnce(t *testing.T) {
+	t.Parallel()
+	attached := 0
+	scopes := NewScopes(policy.PerSecond("p", 5), Compiler{Base: "hw"}, func(string) time.Time { return time.Unix(1, 0) },
+		func(*Scope, *policy.Policy) any { attached++; return attached })
+	for n, want := range []int{1, 1, 2} {
+		s, err := scopes.Of("p/x")
+		if err != nil || s.Attached != want || s.Prefix != "hw:{p}:" || s.Path != "/x" || s.Most != 5 || !s.Holds(1e6) || s.Leases() {
+			t.Errorf("%d: %+v, %v", n, s, err)
+		}
+		if n == 1 {
+			scopes.Set(policy.PerSecond("p", 5))
+		}
+	}
+	if len(scopes.Earlier()) != 1 {
+		t.Error("the policy before is forgotten")
 	}
 }

@@ -42,7 +42,14 @@ type Compiler struct {
 // Compile returns what applies at a scope at a time, given all rules on its path and the weights of its names, nil for none.
 func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights []float64, at time.Time) *Scope {
 	s := &Scope{Scope: scope, Prefix: Prefix(c.Base, scope.Provider()), Path: Path(scope.String()), All: all, Until: Never, hours: Never, Most: math.MaxInt64}
-	text := Rules{Version: c.Version, Policy: c.Policy, Weights: namesBelow(scope, weights)}
+	text := Rules{Version: c.Version, Policy: c.Policy}
+	for level := 1; level < scope.Len(); level++ { // 1 for a name without a weight
+		weight := 1.0
+		if level < len(weights) && weights[level] > 0 {
+			weight = weights[level]
+		}
+		text.Weights = append(text.Weights, weight)
+	}
 	shape := fnv.New64a()
 	for _, b := range all {
 		if b.Rule.Shadow {
@@ -58,7 +65,9 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 		_, _ = shape.Write(append([]byte{kind, byte(one.Level)}, one.Name+"\x00"+one.Unit+"\x00"...))
 		text.Rules = append(text.Rules, one)
 		s.Rules = append(s.Rules, b)
-		s.bound(b)
+		if b.Rule.Algorithm != policy.Concurrency && b.Rule.Active == nil && b.Rule.Limit > 0 { // a rule whose hours are over admits any cost
+			s.Most = min(s.Most, b.Rule.Capacity())
+		}
 	}
 	s.Shape = int64(shape.Sum64() >> 11) //nolint:gosec // 53 bits
 	text.Shape, text.From, text.Until = s.Shape, s.From, s.Until
@@ -90,13 +99,6 @@ func (s *Scope) applies(b policy.MatchedRule, at time.Time) bool {
 }
 
 func (s *Scope) narrow(from, until int64) { s.From, s.Until = max(s.From, from), min(s.Until, until) }
-
-// bound lowers Most to what a rule can admit. When a rule's hours are over, it admits any cost.
-func (s *Scope) bound(b policy.MatchedRule) {
-	if b.Rule.Algorithm != policy.Concurrency && b.Rule.Active == nil && b.Rule.Limit > 0 {
-		s.Most = min(s.Most, b.Rule.Capacity())
-	}
-}
 
 // Holds reports whether the scope's rules are those of a time of the server's clock.
 func (s *Scope) Holds(at int64) bool { return s.From <= at && at < s.Until }
@@ -133,15 +135,4 @@ func unitText(b policy.MatchedRule) string {
 		return ""
 	}
 	return b.Rule.Unit
-}
-
-// namesBelow returns the weights of the names after the provider's, 1 where none is given.
-func namesBelow(scope policy.Scope, weights []float64) []float64 {
-	below := make([]float64, scope.Len()-1)
-	for i := range below {
-		if below[i] = 1; i+1 < len(weights) && weights[i+1] > 0 {
-			below[i] = weights[i+1]
-		}
-	}
-	return below
 }

@@ -365,33 +365,23 @@ func ReadDispatch(reply any) (d Dispatched, err error) {
 	times, _ := list[0].(string)
 	r := reader{text: times}
 	d.Now, d.Next = r.number(), r.number()
-	if d.Granted, err = readGrants(list[1]); err != nil {
-		return d, err
-	}
-	d.Stale = texts(list[2])
-	refused := texts(list[3])
-	for i := 0; i+2 < len(refused); i += 3 {
-		d.Refused = append(d.Refused, [3]string(refused[i:i+3]))
-	}
-	if d.Overdue, err = readGrants(list[4]); err != nil {
-		return d, err
-	}
 	if r.short {
 		return d, ErrReply
 	}
-	return d, nil
-}
-
-func readGrants(list any) (grants []Grant, err error) {
-	all := texts(list)
-	for i := 0; i+1 < len(all); i += 2 {
-		g, err := ReadGrant(all[i], all[i+1])
-		if err != nil {
-			return nil, err
-		}
-		grants = append(grants, g)
+	d.Stale = texts(list[2])
+	for refused := texts(list[3]); len(refused) >= 3; refused = refused[3:] {
+		d.Refused = append(d.Refused, [3]string(refused[:3]))
 	}
-	return grants, nil
+	for i, grants := range map[int]*[]Grant{1: &d.Granted, 4: &d.Overdue} {
+		for pairs := texts(list[i]); len(pairs) >= 2; pairs = pairs[2:] {
+			g, err := ReadGrant(pairs[0], pairs[1])
+			if err != nil {
+				return d, err
+			}
+			*grants = append(*grants, g)
+		}
+	}
+	return d, nil
 }
 
 func texts(list any) (out []string) {
