@@ -2,6 +2,7 @@ package limitsyaml
 
 import (
 	"fmt"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -46,7 +47,7 @@ func (d decoder) file(root *yaml.Node) (source *policy.Source, unmatched policy.
 	for _, e := range d.Fields(root, "") {
 		switch e.Name {
 		case "unmatched":
-			unmatched, source.Fields[e.Name] = word[policy.Unmatched](d, e, e.Name, e.Name)
+			unmatched, source.Fields[e.Name] = word[policy.Unmatched]("unmatched")(d, e, e.Name)
 		case "limits":
 			limits, source.Fields[e.Name] = d.scopes(e, e.Name)
 		default:
@@ -135,56 +136,49 @@ func (d decoder) shares(e strictyaml.Field, path string) (map[string]policy.Shar
 
 func (d decoder) share(e strictyaml.Field, path string) (s policy.Share, source *policy.Source) {
 	source = mappingAt(strictyaml.PlaceOf(e.Key))
-	for _, f := range d.Fields(e.Value, path) {
-		switch f.Name {
-		case "part":
-			s.Guaranteed, source.Fields[f.Name] = d.percent(f, path+".part")
-		case "weight":
-			s.Weight, source.Fields[f.Name] = d.number(f, path+".weight")
-		default:
-			d.unknown(f, diag.PathTo(path, f.Name), "a share", shareFields)
+	readFields(d, e.Value, &s, source, path, "a share", shareFields, shareReaders)
+	return s, source
+}
+
+var shareReaders = map[string]reader[policy.Share]{
+	"part":   into(decoder.percent, func(s *policy.Share) *int64 { return &s.Guaranteed }),
+	"weight": into(decoder.number, func(s *policy.Share) *int64 { return &s.Weight }),
+}
+
+// readFields reads the fields of a mapping into an O, which faults call owner.
+func readFields[O any](d decoder, n *yaml.Node, o *O, source *policy.Source, path, owner string, names []string, readers map[string]reader[O]) {
+	for _, f := range d.Fields(n, path) {
+		at := diag.PathTo(path, f.Name)
+		if read := readers[f.Name]; read != nil {
+			source.Fields[f.Name] = read(d, o, f, at)
+		} else {
+			d.unknown(f, at, owner, names)
 		}
 	}
-	return s, source
 }
 
 // answers reads the value of answers of a scope: a word, or fields.
 func (d decoder) answers(s *policy.ScopeConfig, e strictyaml.Field, path string) (source *policy.Source) {
 	if e.Value.Kind != yaml.MappingNode {
-		s.Answers, source = word[policy.Answers](d, e, path, "answers")
-		return source
+		return answersReaders["mode"](d, s, e, path)
 	}
 	source = mappingAt(e.Place())
-	for _, f := range d.Fields(e.Value, path) {
-		at := diag.PathTo(path, f.Name)
-		var from *policy.Source
-		switch f.Name {
-		case "mode":
-			s.Answers, from = word[policy.Answers](d, f, at, "answers")
-		case "cut":
-			s.Corrects.Cut, from = d.percent(f, at)
-		case "grow":
-			s.Corrects.Grow, from = d.percent(f, at)
-		case "least":
-			s.Corrects.Least, from = d.percent(f, at)
-		case "most":
-			s.Corrects.Most, from = d.percent(f, at)
-		case "pause":
-			s.Refusals.Pause, from = d.duration(f, at)
-		case "counts":
-			s.Refusals.Count, from = d.flag(f, at)
-		case "unit":
-			s.ResetUnit, from = word[string](d, f, at, "answers.unit")
-		default:
-			d.unknown(f, at, "answers", answersFields)
-			continue
-		}
-		source.Fields[f.Name] = from
-	}
+	readFields(d, e.Value, s, source, path, "answers", answersFields, answersReaders)
 	if len(e.Value.Content) == 0 {
 		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
 	}
 	return source
+}
+
+var answersReaders = map[string]reader[policy.ScopeConfig]{
+	"mode":   into(word[policy.Answers]("answers"), func(s *policy.ScopeConfig) *policy.Answers { return &s.Answers }),
+	"cut":    into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Cut }),
+	"grow":   into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Grow }),
+	"least":  into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Least }),
+	"most":   into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Most }),
+	"pause":  into(decoder.duration, func(s *policy.ScopeConfig) *time.Duration { return &s.Refusals.Pause }),
+	"counts": into(decoder.flag, func(s *policy.ScopeConfig) *bool { return &s.Refusals.Count }),
+	"unit":   into(word[string]("answers.unit"), func(s *policy.ScopeConfig) *string { return &s.ResetUnit }),
 }
 
 // names reads a list of names of one kind. so is the consequence of an empty list, which is a fault.

@@ -3,6 +3,7 @@ package limitsyaml
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -38,17 +39,17 @@ func (d decoder) rule(n *yaml.Node, path string) (r policy.Rule, source *policy.
 	source = mappingAt(strictyaml.PlaceOf(n))
 	clock := map[string]strictyaml.Field{}
 	for _, e := range d.Fields(n, path) {
-		if !slices.Contains(ruleFields, e.Name) {
-			d.unknown(e, diag.PathTo(path, e.Name), "a rule", ruleFields)
-			misspelt(source, e)
-			continue
-		}
-		if want, is := clockWant[e.Name]; is {
+		read, want := ruleReaders[e.Name], clockWant[e.Name]
+		switch {
+		case want != "":
 			_, source.Fields[e.Name] = d.words(e, path+"."+e.Name, want)
 			clock[e.Name] = e
-			continue
+		case read != nil:
+			source.Fields[e.Name] = read(d, &r, e, path+"."+e.Name)
+		default:
+			d.unknown(e, diag.PathTo(path, e.Name), "a rule", ruleFields)
+			misspelt(source, e)
 		}
-		source.Fields[e.Name] = d.ruleField(&r, e, path+"."+e.Name)
 	}
 	d.clock(&r, clock, source, path)
 	return r, source
@@ -62,41 +63,25 @@ func misspelt(rule *policy.Source, e strictyaml.Field) {
 	}
 }
 
-// ruleField reads one field into the rule. Package policy checks the value.
-func (d decoder) ruleField(r *policy.Rule, e strictyaml.Field, path string) (s *policy.Source) {
-	switch e.Name {
-	case "name":
-		r.Name, s = d.text(e, path)
-	case "algorithm":
-		r.Algorithm, s = word[policy.Algorithm](d, e, path, e.Name)
-	case "on_redis_error":
-		r.OnRedisError, s = word[policy.FailurePolicy](d, e, path, e.Name)
-	case "limit":
-		r.Limit, s = d.number(e, path)
-	case "burst":
-		r.Burst, s = d.number(e, path)
-	case "per":
-		r.Per, s = d.duration(e, path)
-	case "opens_on_use":
-		r.OpensOnUse, s = d.flag(e, path)
-	case "lease":
-		r.Lease, s = d.duration(e, path)
-	case "margin":
-		r.Margin, s = d.duration(e, path)
-	case "max_wait":
-		r.MaxWait, s = d.duration(e, path)
-	case "rollover":
-		r.Rollover, s = d.number(e, path)
-	case "spread":
-		r.Spread, s = d.flag(e, path)
-	case "shadow":
-		r.Shadow, s = d.flag(e, path)
-	case "unit":
-		r.Unit, s = d.words(e, path, "the name of a unit, such as tokens")
-	case "unlimited":
-		r.Unlimited, s = d.flag(e, path)
-	}
-	return s
+// ruleReaders read the fields of a rule but those of clockWant. Package policy checks the values.
+var ruleReaders = map[string]reader[policy.Rule]{
+	"name":           into(decoder.text, func(r *policy.Rule) *string { return &r.Name }),
+	"algorithm":      into(word[policy.Algorithm]("algorithm"), func(r *policy.Rule) *policy.Algorithm { return &r.Algorithm }),
+	"on_redis_error": into(word[policy.FailurePolicy]("on_redis_error"), func(r *policy.Rule) *policy.FailurePolicy { return &r.OnRedisError }),
+	"limit":          into(decoder.number, func(r *policy.Rule) *int64 { return &r.Limit }),
+	"burst":          into(decoder.number, func(r *policy.Rule) *int64 { return &r.Burst }),
+	"rollover":       into(decoder.number, func(r *policy.Rule) *int64 { return &r.Rollover }),
+	"per":            into(decoder.duration, func(r *policy.Rule) *time.Duration { return &r.Per }),
+	"lease":          into(decoder.duration, func(r *policy.Rule) *time.Duration { return &r.Lease }),
+	"margin":         into(decoder.duration, func(r *policy.Rule) *time.Duration { return &r.Margin }),
+	"max_wait":       into(decoder.duration, func(r *policy.Rule) *time.Duration { return &r.MaxWait }),
+	"opens_on_use":   into(decoder.flag, func(r *policy.Rule) *bool { return &r.OpensOnUse }),
+	"spread":         into(decoder.flag, func(r *policy.Rule) *bool { return &r.Spread }),
+	"shadow":         into(decoder.flag, func(r *policy.Rule) *bool { return &r.Shadow }),
+	"unlimited":      into(decoder.flag, func(r *policy.Rule) *bool { return &r.Unlimited }),
+	"unit": into(func(d decoder, e strictyaml.Field, path string) (string, *policy.Source) {
+		return d.words(e, path, "the name of a unit, such as tokens")
+	}, func(r *policy.Rule) *string { return &r.Unit }),
 }
 
 // clockWant are the fields of a rule that have a meaning only together, and what each takes: two expressions, and the time zone

@@ -45,6 +45,17 @@ func mappingAt(at diag.Place) *policy.Source {
 	return source
 }
 
+// reader reads a field of an O.
+type reader[O any] func(d decoder, o *O, e strictyaml.Field, path string) *policy.Source
+
+// into returns a reader that puts what read returns into a field of an O.
+func into[O, T any](read func(decoder, strictyaml.Field, string) (T, *policy.Source), field func(*O) *T) reader[O] {
+	return func(d decoder, o *O, e strictyaml.Field, path string) (s *policy.Source) {
+		*field(o), s = read(d, e, path)
+		return s
+	}
+}
+
 // unlike reports a value of the wrong form. want is what to write instead.
 func (d decoder) unlike(e strictyaml.Field, path, want string) *policy.Source {
 	return d.bad(e, path, "is %s; write %s", strictyaml.Describe(e.Value), want)
@@ -68,10 +79,12 @@ func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.S
 	return meant(e.Value.Value, s)
 }
 
-// word reads one of the few words that a field takes. Package policy checks whether it is one of them.
-func word[T ~string](d decoder, e strictyaml.Field, path, field string) (T, *policy.Source) {
-	text, s := d.words(e, path, diag.OneOf(policy.Words(field)))
-	return T(text), s
+// word returns a reader of one of the few words that a field takes. Package policy checks whether it is one of them.
+func word[T ~string](field string) func(decoder, strictyaml.Field, string) (T, *policy.Source) {
+	return func(d decoder, e strictyaml.Field, path string) (T, *policy.Source) {
+		text, s := d.words(e, path, diag.OneOf(policy.Words(field)))
+		return T(text), s
+	}
 }
 
 // flag reads true or false.
