@@ -85,7 +85,7 @@ func (r *Reporter) read(ctx context.Context, scope string, out *State, send func
 	clock := pipe.Time(ctx)
 	send(ctx, pipe)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return wire.Unavailable(ctx, "ask what was told of", scope, err)
+		return wire.Unavailable(ctx, "ask what was reported of", scope, err)
 	}
 	if out.At = clock.Val(); r.cfg.Clock() != "" {
 		out.At = r.cfg.Now("") // a test's own
@@ -152,12 +152,12 @@ func (s *State) addCorrection(b policy.MatchedRule, v string, tolerance time.Dur
 	if _, numbers := wire.Numbers(b.Rule, tolerance, s.At); !slices.Equal(c.Of, numbers) {
 		return
 	}
-	one := Correction{Bound: b, Until: time.UnixMicro(c.Until), Part: c.Part}
-	one.Limit = wire.LimitOf(c.Kind, c.Numbers, b.Rule, tolerance)
+	corrected := Correction{Bound: b, Until: time.UnixMicro(c.Until), Part: c.Part}
+	corrected.Limit = wire.LimitOf(c.Kind, c.Numbers, b.Rule, tolerance)
 	if c.Own > now {
-		one.Own = wire.LimitOf(c.Kind, c.Whole, b.Rule, tolerance)
+		corrected.Own = wire.LimitOf(c.Kind, c.Whole, b.Rule, tolerance)
 	}
-	if one.Limit != b.Rule.Limit {
-		s.Corrections = append(s.Corrections, one)
+	if corrected.Limit != b.Rule.Limit {
+		s.Corrections = append(s.Corrections, corrected)
 	}
 }

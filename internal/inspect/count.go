@@ -99,9 +99,9 @@ func (r Reader) count(ctx context.Context, provider string, most int, wanted fun
 	if err != nil {
 		return nil, false, err
 	}
-	for i, its := range lengths {
-		if own := sum(its); own > 0 {
-			fullest := queues[slices.Index(its, slices.Max(its))]
+	for i, queued := range lengths {
+		if own := sum(queued); own > 0 {
+			fullest := queues[slices.Index(queued, slices.Max(queued))]
 			list = append(list, ScopeQueue{Scope: wire.ScopeOf(provider, paths[i]), Own: own, queue: fullest})
 		}
 	}
@@ -145,8 +145,8 @@ func (r Reader) InspectFirst(ctx context.Context, provider string, some []ScopeQ
 		}
 	}
 	answers, err := r.inspect(ctx, provider, scopesAtOnce, asks)
-	for k, one := range answers {
-		some[asks[k].of].FirstStatus = one.WaiterStatus
+	for k, a := range answers {
+		some[asks[k].of].FirstStatus = a.WaiterStatus
 	}
 	return err
 }
@@ -203,8 +203,8 @@ func (r Reader) Outline(ctx context.Context, provider string, most int) (list []
 			parent.Children++
 		}
 	}
-	for _, one := range byScope {
-		list = append(list, *one)
+	for _, c := range byScope {
+		list = append(list, *c)
 	}
 	slices.SortFunc(list, func(a, b ScopeCount) int {
 		return cmp.Or(cmp.Compare(b.Tasks, a.Tasks), cmp.Compare(a.Scope, b.Scope))

@@ -79,13 +79,13 @@ func (r RunTimes) Wait(p PlaceQueue, limit int64) Estimate {
 	if over <= 0 {
 		return r.Ends(p.Tasks+over, limit)
 	}
-	e, one := r.Ends(p.Tasks, limit), r.Ends(1, 1)
-	if !e.Known() || !one.Known() {
+	e, run := r.Ends(p.Tasks, limit), r.Ends(1, 1)
+	if !e.Known() || !run.Known() {
 		return Unknown
 	}
 	// Before those ends, runs end whose places are not taken again: a part of those at hand, which all end within a run.
 	part := 2 * float64(over) / float64(p.Held)
-	return Estimate{e.In + time.Duration(part*float64(one.In)), e.From, e.To + one.To}
+	return Estimate{e.In + time.Duration(part*float64(run.In)), e.From, e.To + run.To}
 }
 
 // RunTimesKey returns where Redis keeps the run times of a concurrency rule; prefix is that of its provider's keys.

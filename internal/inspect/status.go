@@ -152,9 +152,9 @@ func (r Reader) Queued(ctx context.Context, scope string, from, most int) (list 
 		}
 	}
 	answers, err := r.inspect(ctx, provider, tasksAtOnce, asks)
-	for i, one := range answers {
-		if one.Waits { // else it has started meanwhile
-			list = append(list, QueuedWaiter{waitlist.Ref{Scope: scope, Queue: asks[i].queue, ID: asks[i].id}, one.WaiterStatus})
+	for i, a := range answers {
+		if a.Waits { // else it has started meanwhile
+			list = append(list, QueuedWaiter{waitlist.Ref{Scope: scope, Queue: asks[i].queue, ID: asks[i].id}, a.WaiterStatus})
 		}
 	}
 	return list, all, err
@@ -179,9 +179,9 @@ func (r Reader) LastQueued(ctx context.Context, provider string, scopes ...strin
 	}
 	answers, err := r.inspect(ctx, provider, scopesAtOnce, asks)
 	list := make([]WaiterStatus, len(scopes))
-	for k, one := range answers {
-		if last := &list[asks[k].of]; one.Waits && (!last.Waits || one.Expected.In > last.Expected.In) {
-			*last = one.WaiterStatus
+	for k, a := range answers {
+		if last := &list[asks[k].of]; a.Waits && (!last.Waits || a.Expected.In > last.Expected.In) {
+			*last = a.WaiterStatus
 		}
 	}
 	return list, err
@@ -246,13 +246,13 @@ func (r Reader) inspectSome(ctx context.Context, provider string, asks []ask) (a
 		now, _ = list[0].(int64)
 		answers = nil
 		for i, a := range asks {
-			one, ok := readAnswer(list[i+1], rules[i])
+			got, ok := readAnswer(list[i+1], rules[i])
 			if !ok {
 				return 0, wire.ErrReply
 			}
-			one.At = time.UnixMicro(now)
-			one.pause(a.scope)
-			answers = append(answers, one)
+			got.At = time.UnixMicro(now)
+			got.pause(a.scope)
+			answers = append(answers, got)
 		}
 		return now, nil
 	})
@@ -265,8 +265,8 @@ const answerNumbers = 6
 func readAnswer(reply any, rules []policy.MatchedRule) (a answer, ok bool) {
 	list, _ := reply.([]any)
 	n := make([]int64, len(list))
-	for k, one := range list {
-		n[k], _ = one.(int64)
+	for k, v := range list {
+		n[k], _ = v.(int64)
 	}
 	if len(n) < answerNumbers || n[5] < 0 || n[5] > int64(len(rules))+1 {
 		return a, false
@@ -305,8 +305,8 @@ func (a *answer) pause(s *wire.Scope) {
 // addRunTimes adds what tasks wait for that wait for runs to end. It costs a round trip if there are any.
 func (r Reader) addRunTimes(ctx context.Context, provider string, answers []answer) error {
 	prefix, times := r.list.Prefix(provider), map[string]RunTimes{}
-	for _, one := range answers {
-		for _, l := range one.leases {
+	for _, a := range answers {
+		for _, l := range a.leases {
 			if l.Full(l.rule.Rule.Limit) {
 				times[RunTimesKey(prefix, l.rule)] = RunTimes{}
 			}

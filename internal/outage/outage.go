@@ -161,8 +161,8 @@ func (o *Outage) places(s *wire.Scope, visit func(*share)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, b := range s.Rules {
-		if one := o.shares[wire.StateKey(s.Prefix, b)]; one != nil && b.Rule.Algorithm == policy.Concurrency {
-			visit(one)
+		if sh := o.shares[wire.StateKey(s.Prefix, b)]; sh != nil && b.Rule.Algorithm == policy.Concurrency {
+			visit(sh)
 		}
 	}
 }

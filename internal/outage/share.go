@@ -75,7 +75,7 @@ func (s *share) units(cost int64) int64 {
 // fit returns how long until the share admits cost: 0 now, Never if it never will by itself.
 func (s *share) fit(now time.Time, cost int64) time.Duration {
 	cost = s.units(cost)
-	s.spent = slices.DeleteFunc(s.spent, func(one spending) bool { return !one.ends.After(now) })
+	s.spent = slices.DeleteFunc(s.spent, func(sp spending) bool { return !sp.ends.After(now) })
 	missing := cost - s.left(now)
 	switch {
 	case cost > s.limit:
@@ -84,9 +84,9 @@ func (s *share) fit(now time.Time, cost int64) time.Duration {
 		return 0
 	}
 	slices.SortStableFunc(s.spent, func(a, b spending) int { return a.ends.Compare(b.ends) })
-	for _, one := range s.spent {
-		if missing -= one.units; missing <= 0 {
-			return untilEnd(one.ends, now)
+	for _, sp := range s.spent {
+		if missing -= sp.units; missing <= 0 {
+			return untilEnd(sp.ends, now)
 		}
 	}
 	return Never
@@ -101,23 +101,23 @@ func untilEnd(ends, now time.Time) time.Duration {
 }
 
 func (s *share) take(now time.Time, id string, cost int64) {
-	one := spending{ends: s.leaves(now), units: s.units(cost)}
-	one.first = one.ends
+	sp := spending{ends: s.leaves(now), units: s.units(cost)}
+	sp.first = sp.ends
 	if s.rule.Algorithm == policy.Concurrency {
-		one.id = id
-	} else if n := len(s.spent) - 1; n >= 0 && one.ends.Sub(s.spent[n].first) <= s.window/shareGrain {
-		s.spent[n].ends, s.spent[n].units = one.ends, s.spent[n].units+one.units
+		sp.id = id
+	} else if n := len(s.spent) - 1; n >= 0 && sp.ends.Sub(s.spent[n].first) <= s.window/shareGrain {
+		s.spent[n].ends, s.spent[n].units = sp.ends, s.spent[n].units+sp.units
 		return
 	}
-	s.spent = append(s.spent, one)
+	s.spent = append(s.spent, sp)
 }
 
 // left returns how many units the share admits at once.
 func (s *share) left(now time.Time) int64 {
 	left := s.limit
-	for _, one := range s.spent {
-		if one.ends.After(now) {
-			left -= one.units
+	for _, sp := range s.spent {
+		if sp.ends.After(now) {
+			left -= sp.units
 		}
 	}
 	return max(0, left)
@@ -126,9 +126,9 @@ func (s *share) left(now time.Time) int64 {
 // reset returns how long until the share is as if unused.
 func (s *share) reset(now time.Time) time.Duration {
 	last := now
-	for _, one := range s.spent {
-		if one.ends.After(last) {
-			last = one.ends
+	for _, sp := range s.spent {
+		if sp.ends.After(last) {
+			last = sp.ends
 		}
 	}
 	return untilEnd(last, now)
@@ -144,10 +144,10 @@ func (s *share) hold(id string) {
 }
 
 func (s *share) giveBack(id string) {
-	s.spent = slices.DeleteFunc(s.spent, func(one spending) bool { return one.id == id })
+	s.spent = slices.DeleteFunc(s.spent, func(sp spending) bool { return sp.id == id })
 }
 
 // runs reports whether runs have places.
 func (s *share) runs() bool {
-	return slices.ContainsFunc(s.spent, func(one spending) bool { return one.id != "" })
+	return slices.ContainsFunc(s.spent, func(sp spending) bool { return sp.id != "" })
 }

@@ -78,11 +78,11 @@ func (l *List) join(ctx context.Context, waiters []Waiter, order func(Waiter) (p
 		t.Priority, t.Place = order(w)
 		byProvider[s.Scope.Provider()] = append(byProvider[s.Scope.Provider()], t)
 	}
-	for provider, its := range byProvider {
-		slices.SortStableFunc(its, func(a, b task) int {
+	for provider, tasks := range byProvider {
+		slices.SortStableFunc(tasks, func(a, b task) int {
 			return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Queue, b.Queue))
 		})
-		for some := range slices.Chunk(its, joinBatch*joinCalls) {
+		for some := range slices.Chunk(tasks, joinBatch*joinCalls) {
 			if err := l.joinSome(ctx, provider, some, out); err != nil {
 				return out, err
 			}

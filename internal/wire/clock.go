@@ -14,7 +14,7 @@ import (
 // exact. Half the round trip would be a better guess, but could be early.
 type Clock struct {
 	mu          sync.Mutex
-	base        time.Time       // offsets are counted from here, by a clock that nobody sets
+	base        time.Time       // offsets are counted from here, by a clock that is never set
 	spans       []time.Duration // the smallest lag in each of the latest spans, the present one last
 	since       time.Time       // when the present span began
 	lag, varies time.Duration   // by how much replies come later than the quickest, and how much that varies

@@ -61,9 +61,9 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 			continue
 		}
 		kind, numbers := Numbers(b.Rule, c.Tolerance, at)
-		one := Rule{Kind: kind, Level: b.Scope.Len() - 1, Name: Escape(b.Rule.Name), Unit: unitText(b), Numbers: numbers}
-		_, _ = shape.Write(append([]byte{kind, byte(one.Level)}, one.Name+"\x00"+one.Unit+"\x00"...))
-		text.Rules = append(text.Rules, one)
+		rule := Rule{Kind: kind, Level: b.Scope.Len() - 1, Name: Escape(b.Rule.Name), Unit: unitText(b), Numbers: numbers}
+		_, _ = shape.Write(append([]byte{kind, byte(rule.Level)}, rule.Name+"\x00"+rule.Unit+"\x00"...))
+		text.Rules = append(text.Rules, rule)
 		s.Rules = append(s.Rules, b)
 		if b.Rule.Algorithm != policy.Concurrency && b.Rule.Active == nil && b.Rule.Limit > 0 { // a rule whose hours are over admits any cost
 			s.Most = min(s.Most, b.Rule.Capacity())

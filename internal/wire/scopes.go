@@ -98,17 +98,17 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 func (s *Scopes) Each(visit func(*Scope)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, one := range s.known {
-		visit(one)
+	for _, compiled := range s.known {
+		visit(compiled)
 	}
 }
 
 // Alone compiles a scope with one rule only, at a time of the server's clock. It does not cache the result.
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
 	p, compiler := s.present()
-	one := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
-	one.Attached = s.attach(one, p)
-	return one
+	compiled := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
+	compiled.Attached = s.attach(compiled, p)
+	return compiled
 }
 
 // At returns what applies at a scope at a time of the server's clock. It is for callers that know from a reply that Of's clock is off.
@@ -118,17 +118,17 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := compiler.Compile(scope, all, p.Weights(scope), at)
-	one.Attached = s.attach(one, p)
+	compiled := compiler.Compile(scope, all, p.Weights(scope), at)
+	compiled.Attached = s.attach(compiled, p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.compiler.Version == compiler.Version {
 		if len(s.known) >= maxScopes {
 			clear(s.known)
 		}
-		s.known[scope.String()] = one
+		s.known[scope.String()] = compiled
 	}
-	return one, nil
+	return compiled, nil
 }
 
 // Unpaused compiles a scope without the pauses of the policy, for the time for which the scope holds. It does not cache the result.

@@ -52,11 +52,11 @@ func ReadSettles(reply any, rules ...int) (now int64, waits bool, list []Done, e
 	r := reader{text: text}
 	now, waits = r.number(), r.byte() == 1
 	for _, n := range rules {
-		one := Done{Status: r.byte()}
-		for range n * int(one.Status&1) {
-			one.Rules = append(one.Rules, Settled{r.number(), r.number(), r.number()})
+		d := Done{Status: r.byte()}
+		for range n * int(d.Status&1) {
+			d.Rules = append(d.Rules, Settled{r.number(), r.number(), r.number()})
 		}
-		list = append(list, one)
+		list = append(list, d)
 	}
 	if r.short || r.text != "" {
 		return 0, false, nil, ErrReply
@@ -110,12 +110,12 @@ func ReadReport(reply any, words []Word) (waits bool, noted []Noted, err error) 
 	number := func(i int) int64 { n, _ := list[i].(int64); return n }
 	for i, w := range words {
 		ends, length := number(3+3*i), number(4+3*i)
-		one := Noted{Changed: number(2+3*i) == 1, At: time.UnixMicro(number(0)), Name: w.Name[:max(0, length)], Full: length < 0}
+		note := Noted{Changed: number(2+3*i) == 1, At: time.UnixMicro(number(0)), Name: w.Name[:max(0, length)], Full: length < 0}
 		if ends > 0 {
-			one.Until = time.UnixMicro(ends)
-			one.Left = one.Until.Sub(one.At)
+			note.Until = time.UnixMicro(ends)
+			note.Left = note.Until.Sub(note.At)
 		}
-		noted = append(noted, one)
+		noted = append(noted, note)
 	}
 	return number(1) == 1, noted, nil
 }

@@ -95,10 +95,10 @@ func (r Rules) Text() string {
 	for _, w := range r.Weights {
 		b = seven(b, int64(math.Round(w*1e6)))
 	}
-	for _, one := range r.Rules {
-		b = append(b, one.Kind, byte(one.Level), byte(len(one.Name)), byte(len(one.Unit)))
-		b = append(append(b, one.Name...), one.Unit...)
-		b = seven(b, one.Numbers...)
+	for _, rule := range r.Rules {
+		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)), byte(len(rule.Unit)))
+		b = append(append(b, rule.Name...), rule.Unit...)
+		b = seven(b, rule.Numbers...)
 	}
 	return string(b)
 }
@@ -386,8 +386,8 @@ func ReadDispatch(reply any) (d Dispatched, err error) {
 
 func texts(list any) (out []string) {
 	all, _ := list.([]any)
-	for _, one := range all {
-		text, _ := one.(string)
+	for _, v := range all {
+		text, _ := v.(string)
 		out = append(out, text)
 	}
 	return out

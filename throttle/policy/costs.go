@@ -30,13 +30,13 @@ const (
 // Costs.Check.
 func ParseCosts(text string) (Costs, error) {
 	costs := Costs{}
-	for one := range strings.SplitSeq(text, ",") {
-		unit, number, found := strings.Cut(one, "=")
+	for item := range strings.SplitSeq(text, ",") {
+		unit, number, found := strings.Cut(item, "=")
 		n, err := strconv.ParseInt(number, 10, 64)
 		_, twice := costs[unit]
 		switch {
 		case !found || err != nil || strings.HasPrefix(number, "+"):
-			return nil, fmt.Errorf("throttle: costs: %s is not a unit and a whole number, such as tokens=1500", quote(one))
+			return nil, fmt.Errorf("throttle: costs: %s is not a unit and a whole number, such as tokens=1500", quote(item))
 		case twice:
 			return nil, fmt.Errorf("throttle: costs: %s stands there twice", quote(unit))
 		}

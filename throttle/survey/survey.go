@@ -170,8 +170,8 @@ func (s *survey) count(of inspect.ScopeQueue) {
 	for _, b := range bounds {
 		if i, known := s.index[ruleOf{b.Pattern, b.Rule.Name}]; known && !b.Paused() {
 			at := ruleOf{b.Scope.String(), b.Rule.Name}
-			one := s.rule(at, i)
-			one.waiting, one.lines = one.waiting+of.Own, one.lines+1
+			c := s.rule(at, i)
+			c.waiting, c.lines = c.waiting+of.Own, c.lines+1
 			q.Rules, q.meets = append(q.Rules, i), append(q.meets, at)
 		}
 	}
@@ -194,25 +194,22 @@ func (s *survey) readRules(ctx context.Context) error {
 		}
 	}
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var fault error
-	room := make(chan struct{}, surveyedAtOnce)
-	for _, scope := range scopes {
+	paces, faults, room := make([]throttle.Forecast, len(scopes)), make([]error, len(scopes)), make(chan struct{}, surveyedAtOnce)
+	for i, scope := range scopes {
 		room <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-room }()
-			now, err := s.limiter.Pace(ctx, scope)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				fault = cmp.Or(fault, err)
-				return
-			}
-			s.note(scope, now)
+			paces[i], faults[i] = s.limiter.Pace(ctx, scope)
+			<-room
 		})
 	}
 	wg.Wait()
-	return fault
+	for i, scope := range scopes {
+		if faults[i] != nil {
+			return faults[i]
+		}
+		s.note(scope, paces[i])
+	}
+	return nil
 }
 
 // ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with that.
@@ -240,9 +237,9 @@ func (s *survey) note(scope string, now throttle.Forecast) {
 		if r := &now.Rules[i]; r.Paused {
 			s.closed[scope] = true
 		} else if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known {
-			one := s.rule(ruleOf{r.Scope, r.Rule}, index)
-			one.state, one.left = r, r.Free()
-			one.held = max(one.held, heldUntil(r.Scope, scope, now))
+			c := s.rule(ruleOf{r.Scope, r.Rule}, index)
+			c.state, c.left = r, r.Free()
+			c.held = max(c.held, heldUntil(r.Scope, scope, now))
 		}
 	}
 }
@@ -269,8 +266,8 @@ func (s *survey) countReady() {
 		}
 		q.Ready = q.Tasks
 		for _, of := range q.meets {
-			if one := s.at[of]; one.state != nil {
-				q.Ready = min(q.Ready, max(0, one.left))
+			if c := s.at[of]; c.state != nil {
+				q.Ready = min(q.Ready, max(0, c.left))
 			}
 		}
 		for _, of := range q.meets {
@@ -285,17 +282,17 @@ func (s *survey) finish() Survey {
 	for _, of := range slices.SortedFunc(maps.Keys(s.at), func(a, b ruleOf) int {
 		return cmp.Or(cmp.Compare(a.scope, b.scope), cmp.Compare(a.name, b.name))
 	}) {
-		one := s.at[of]
-		r := &s.out.Rules[one.index]
-		r.Waiting, r.Queues = r.Waiting+one.waiting, r.Queues+one.lines
-		if one.state != nil && one.above(best[one.index]) {
-			best[one.index] = one
+		c := s.at[of]
+		r := &s.out.Rules[c.index]
+		r.Waiting, r.Queues = r.Waiting+c.waiting, r.Queues+c.lines
+		if c.state != nil && c.above(best[c.index]) {
+			best[c.index] = c
 		}
 	}
-	for i, one := range best {
-		if one != nil {
+	for i, c := range best {
+		if c != nil {
 			r := &s.out.Rules[i]
-			r.Read, r.Used, r.Limit, r.DoneIn = true, one.used(), one.state.Limit, one.doneIn()
+			r.Read, r.Used, r.Limit, r.DoneIn = true, c.used(), c.state.Limit, c.doneIn()
 		}
 	}
 	if s.out.At.IsZero() {

@@ -91,12 +91,12 @@ func (c clock) draft(fields []field) (found []finding) {
 		}
 		return nil
 	}
-	for _, m := range membersOf(fields, "ratelimit-policy") {
+	for _, m := range fieldOf(fields, "ratelimit-policy").members() {
 		if q, ok := m.policy(); ok && q.Name != "" && byName(q.Name) == nil {
 			found = append(found, finding{q, currentRank, false})
 		}
 	}
-	for _, m := range membersOf(fields, "ratelimit") {
+	for _, m := range fieldOf(fields, "ratelimit").members() {
 		remaining, ok := count(m.params["r"].text)
 		if !m.isNamed() || !ok {
 			continue
@@ -118,15 +118,6 @@ func (c clock) draft(fields []field) (found []finding) {
 		found[i].Name = printable(found[i].Name)
 	}
 	return found
-}
-
-func membersOf(fields []field, name string) []member {
-	for i := range fields {
-		if fields[i].name == name {
-			return fields[i].members()
-		}
-	}
-	return nil
 }
 
 func (m member) isNamed() bool {

@@ -62,13 +62,14 @@ func hasPrefixFold(s, prefix string) bool {
 	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
-func valuesOf(fields []field, name string) []string {
+// fieldOf returns the field of a name, without values if there is none.
+func fieldOf(fields []field, name string) *field {
 	for i := range fields {
 		if fields[i].name == name {
-			return fields[i].trimmed()
+			return &fields[i]
 		}
 	}
-	return nil
+	return &field{}
 }
 
 // trimmed returns the values that are short enough to be read whole.
@@ -222,8 +223,8 @@ func hasRole(part string) bool {
 // unitOf returns the one way to write a unit, "" for what is none.
 func unitOf(s string) string {
 	s = strings.ToLower(s)
-	if one, ok := units[s]; ok {
-		return one
+	if unit, ok := units[s]; ok {
+		return unit
 	}
 	if !isWord(s) {
 		return ""

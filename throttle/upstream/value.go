@@ -120,7 +120,7 @@ func (r Reader) clock(header http.Header, now time.Time) clock {
 // until returns how long it is until at, 0 for what has gone by.
 func (c clock) until(at time.Time) time.Duration { return max(at.Sub(c.now), 0) }
 
-// reset reads when a quota is whole again: a duration with units, a date, or a number whose size tells what it is: its unit from
+// reset reads when a quota is whole again: a duration with units, a date, or a number whose size shows what it is: its unit from
 // now up to MaxWait, seconds since 1970, or milliseconds since 1970. A number of any other size, and what is more than a year
 // ahead, is not understood.
 func (c clock) reset(s string) (wait time.Duration, ok bool) {
@@ -157,7 +157,7 @@ func (c clock) retry(fields []field) (wait time.Duration, known, asked bool) {
 		{"x-ms-retry-after-ms", time.Millisecond},
 		{"retry-after", time.Second},
 	} {
-		for _, value := range valuesOf(fields, form.name) {
+		for _, value := range fieldOf(fields, form.name).trimmed() {
 			w, sensible, is := c.retryAfter(value, form.unit)
 			asked = asked || is
 			if sensible {

@@ -180,6 +180,7 @@ func grainFor(since time.Duration) grain {
 
 // read adds what one slot has. A field that this package has not written is left out.
 func (r *Report) read(fields map[string]string, by map[By]*Spender, shadows map[string]*Shadow) {
+	totals := map[string]*int64{fieldUnits: &r.All.Units, fieldTasks: &r.All.Tasks, fieldFailed: &r.Ends.Failed, fieldRefused: &r.Ends.Refused}
 	for field, text := range fields {
 		n, err := strconv.ParseInt(text, 10, 64)
 		kind, name, of := strings.Cut(field, ":")
@@ -190,52 +191,37 @@ func (r *Report) read(fields map[string]string, by map[By]*Spender, shadows map[
 		case isUnit && !of:
 			r.ByUnit = plus(r.ByUnit, unit, n)
 		case !of:
-			r.All.note(kind, n)
-			r.Ends.note(kind, n)
+			if total := totals[kind]; total != nil {
+				*total += n
+			}
 		case kind == fieldStarts || kind == fieldWaits:
 			if shadows[name] == nil {
 				shadows[name] = &Shadow{Rule: wire.Unescape(name)}
 			}
-			shadows[name].note(kind, n)
+			if kind == fieldStarts {
+				shadows[name].Starts += n
+			} else {
+				shadows[name].Waits += n
+			}
 		case known:
 			if by[spender] == nil {
 				by[spender] = &Spender{By: spender}
 			}
-			s := by[spender]
-			s.note(kind, n)
-			if isUnit {
-				s.ByUnit = plus(s.ByUnit, unit, n)
-			}
-			if at := time.Unix(n, 0); kind == fieldLast && at.After(s.Last) {
-				s.Last = at
-			}
+			by[spender].read(kind, unit, isUnit, n)
 		}
 	}
 }
 
-func (s *Shadow) note(kind string, n int64) {
-	if kind == fieldStarts {
-		s.Starts += n
-	} else {
-		s.Waits += n
-	}
-}
-
-func (e *Ends) note(kind string, n int64) {
-	switch kind {
-	case fieldFailed:
-		e.Failed += n
-	case fieldRefused:
-		e.Refused += n
-	}
-}
-
-func (s *Sum) note(kind string, n int64) {
-	switch kind {
-	case fieldUnits:
+func (s *Spender) read(kind, unit string, isUnit bool, n int64) {
+	switch {
+	case isUnit:
+		s.ByUnit = plus(s.ByUnit, unit, n)
+	case kind == fieldUnits:
 		s.Units += n
-	case fieldTasks:
+	case kind == fieldTasks:
 		s.Tasks += n
+	case kind == fieldLast && time.Unix(n, 0).After(s.Last):
+		s.Last = time.Unix(n, 0)
 	}
 }
 
