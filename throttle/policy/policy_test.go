@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/corpus"
@@ -145,5 +146,20 @@ limits:
 	}
 	for range new(policy.Policy).Rules() {
 		t.Error("the zero Policy has a rule")
+	}
+}
+
+// "Policies of the same limits have the same digest, in any process": it is of texts, not of pointers.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	const text = `limits: {mail: {rules: [{name: daily, algorithm: calendar, limit: 5, resets: "@daily", active: "* 8 * * *"}]}}`
+	p := mustParse(t, text)
+	for limits, same := range map[string]bool{text: true, strings.Replace(text, "5", "6", 1): false, strings.Replace(text, "@daily", "@hourly", 1): false} {
+		if got := mustParse(t, limits).Digest() == p.Digest(); got != same {
+			t.Errorf("%s: %t", limits, got)
+		}
+	}
+	if _, limits := p.Limits(); !strings.Contains(fmt.Sprintf("%+v", limits), "Resets:@daily in UTC Active:* 8 * * * in UTC") {
+		t.Errorf("a digest would depend on pointers: %+v", limits)
 	}
 }

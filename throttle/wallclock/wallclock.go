@@ -99,39 +99,24 @@ func (s *Schedule) Prev(t time.Time) time.Time {
 	}
 }
 
-// Gap returns the shortest time between two runs, on a clock that never shifts: whole minutes. Around a shift of the zone's
-// clocks runs can be closer. It takes some milliseconds.
+// Gap returns the shortest time between two runs, on a clock that never shifts: whole minutes. Around a shift of the zone's clocks
+// runs can be closer. It looks at 28 years, in which every month begins on every weekday, or at 5000 runs if they are more, and
+// takes some milliseconds.
 func (s *Schedule) Gap() time.Duration {
-	first := s.nextNaive(cycleStart)
-	last, shortest := first, horizon
-	for n := s.nextNaive(first); n.Sub(first) < day && n.Day() == first.Day() && shortest > time.Minute; n = s.nextNaive(n) {
-		last, shortest = n, min(shortest, n.Sub(last))
-	}
-	if shortest > time.Minute {
-		shortest = min(shortest, s.daysApart()-last.Sub(first))
+	shortest, last := horizon, s.nextNaive(cycleStart)
+	for runs := 0; runs < 5000 && last.Before(cycleEnd) && shortest > time.Minute; runs++ {
+		next := s.nextNaive(last)
+		shortest = min(shortest, next.Sub(last))
+		last = next
 	}
 	return shortest
 }
 
-// In 28 years from cycleStart every month begins on every weekday, in leap years and others.
+// cycleStart is the second before a leap year, and cycleEnd is 28 years later.
 var (
 	cycleStart = time.Date(1999, 12, 31, 23, 59, 59, 0, time.UTC)
 	cycleEnd   = cycleStart.AddDate(28, 0, 0)
 )
-
-// daysApart returns the shortest time between two days with a run.
-func (s *Schedule) daysApart() time.Duration {
-	daily := *s.spec
-	daily.Hour, daily.Minute = 1, 1 // midnight
-	days := &Schedule{spec: &daily, last: s.last, days: s.days}
-	shortest := horizon
-	for last := days.nextNaive(cycleStart); last.Before(cycleEnd) && shortest > day; {
-		n := days.nextNaive(last)
-		shortest = min(shortest, n.Sub(last))
-		last = n
-	}
-	return shortest
-}
 
 // naive returns what the clocks of a zone show at t, as if it were UTC: a time that can be counted with.
 func naive(t time.Time) time.Time {
