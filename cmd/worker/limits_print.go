@@ -52,7 +52,7 @@ func verbOf(o policystore.Override) string {
 
 // otherReports are what a node says beside its rules and its pause.
 func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) (list []ruleReport) {
-	for name, text := range policystore.Fields(n) {
+	for name, text := range limitsyaml.Fields(n) {
 		if name == policystore.PausedField {
 			continue
 		}

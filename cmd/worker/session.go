@@ -129,7 +129,7 @@ func explain(ctx context.Context, err error, url string) error {
 		return &cli.Error{What: plainly(err), Try: "worker limits list, or -force if " + cli.Quote(unknown.Name) + " is meant", Err: err}
 	}
 	for _, said := range []any{
-		new(*policystore.ReasonError), new(*policystore.MissingError), new(*policystore.NotPausedError), new(*policy.Error), new(*policy.ScopeError),
+		new(*policystore.RefusedError), new(*policy.Error), new(*policy.ScopeError),
 		new(*policy.UnmatchedError), new(*policy.CostError), new(*control.TaskChangeError),
 	} {
 		if errors.As(err, said) {

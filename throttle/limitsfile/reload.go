@@ -178,7 +178,7 @@ func names(p *policy.Policy) (list []string) {
 	}
 	_, tree := p.Limits()
 	for path, n := range policystore.Nodes(tree) {
-		for field := range policystore.Fields(n) {
+		for field := range limitsyaml.Fields(n) {
 			list = append(list, path+" "+field)
 		}
 	}

@@ -38,7 +38,7 @@ type Action struct {
 	TaskIDs []string `json:"task_ids,omitempty"`
 }
 
-// CheckAction returns why an Action of that author, way and reason would be refused: a *ReasonError, or an error about the author. It does
+// CheckAction returns why an Action of that author, way and reason would be refused: a *RefusedError. It does
 // no I/O.
 func CheckAction(by, via, reason string) error { return Edit{By: by, Via: via, Reason: reason}.check() }
 

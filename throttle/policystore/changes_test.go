@@ -48,7 +48,7 @@ func TestActions(t *testing.T) {
 	if ttl := rdb.PTTL(t.Context(), prefix+":limits:actions").Val(); ttl < 365*24*time.Hour {
 		t.Errorf("they are kept for %s", ttl)
 	}
-	if err := s.RecordAction(t.Context(), Action{By: "anna", Reason: strings.Repeat("x", MaxReason+1)}); !errors.As(err, new(*ReasonError)) {
+	if err := s.RecordAction(t.Context(), Action{By: "anna", Reason: strings.Repeat("x", MaxReason+1)}); !errors.As(err, new(*RefusedError)) {
 		t.Errorf("a long reason: %v", err)
 	}
 	if err := s.RecordAction(t.Context(), Action{By: " "}); err == nil {
@@ -277,39 +277,6 @@ func TestResetWithoutATrace(t *testing.T) {
 	_, err := s.Reset(t.Context(), anna, l, "payments", "")
 	if err == nil || !strings.Contains(err.Error(), "payments was reset (account: 3 requests, day: 40 tokens), and the history does not have it") || !errors.Is(err, throttle.ErrUnavailable) {
 		t.Error(err)
-	}
-}
-
-// The periods are those of the versions, that of something temporary until it ended, oldest first.
-func TestPeriods(t *testing.T) {
-	t.Parallel()
-	s, rdb := withFile(t)
-	must(t, set(s, Edit{By: "anna", For: time.Hour}, "payments/acme", "tenant", "limit=500"), set(s, bert, "payments", "account", "limit=7"))
-	versions := historyOf(t, s)
-	acme, err := policy.ParseScope("payments/acme")
-	must(t, err)
-	says := func() string {
-		t.Helper()
-		periods, err := s.Periods(t.Context())
-		must(t, err)
-		var lines []string
-		for _, p := range periods {
-			rules, err := p.Policy.MatchAt(acme, p.From)
-			if err != nil || len(rules) != 2 {
-				t.Fatalf("%+v, %v", rules, err)
-			}
-			lines = append(lines, fmt.Sprintf("%d at %s: %d %d", p.Version.Number, p.From.Sub(versions[0].InForce), rules[0].Rule.Limit, rules[1].Rule.Limit))
-		}
-		return strings.Join(lines, ", ")
-	}
-	began := versions[0].InForce
-	second, third, ends := versions[1].InForce.Sub(began), versions[2].InForce.Sub(began), versions[1].Overrides[0].Until.Sub(began)
-	if got, want := says(), fmt.Sprintf("1 at 0s: 200 20, 2 at %s: 200 500, 3 at %s: 7 500, 3 at %s: 7 20", second, third, ends); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-	rdb.HSet(t.Context(), s.key, versionField(3), "{")
-	if got, want := says(), fmt.Sprintf("1 at 0s: 200 20, 2 at %s: 200 500, 2 at %s: 200 20", second, ends); got != want {
-		t.Errorf("without the third: %s, want %s", got, want)
 	}
 }
 

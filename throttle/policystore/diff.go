@@ -111,7 +111,7 @@ func (s *state) values(scope string, now time.Time) (map[string]value, []string,
 		if o, live := s.Override(scope, name, now); live && name != PausedField {
 			v.until = o.Until // the text of a pause includes its end
 		}
-		if _, field := fieldOf(name); field && v.text != "" && name != PausedField {
+		if isField(name) && v.text != "" && name != PausedField {
 			v.text = name + " " + v.text
 		}
 		values[name] = v

@@ -3,7 +3,6 @@ package policystore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,7 +15,7 @@ import (
 
 // Set writes a rule at scope, with "*" for every name: payments/*. Fields are those of limits.yaml, as limitsyaml.RuleWith takes them.
 // Fields that are not given keep their value: that of the rule there, or else of the rule that scope inherits. The error is a
-// *ConflictError, a *policy.Error for invalid limits, or those of Store. Costs some round trips.
+// *ConflictError, a *RefusedError, a *policy.Error for invalid limits, or those of Store. Costs some round trips.
 func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
 	return s.one(ctx, e, scope, rule, func(d *draft, _ *Override) error {
 		lasting, err := d.lasting()
@@ -28,7 +27,7 @@ func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[
 		was.Name = rule
 		next, err := limitsyaml.RuleWith(was, fields)
 		if err != nil && was.Algorithm == "" && near != "" {
-			return &MissingError{Scope: scope, Rule: rule, Near: near}
+			return missing(scope, rule, near)
 		}
 		if err != nil {
 			return err
@@ -47,7 +46,7 @@ func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[
 }
 
 // Remove removes a rule from scope, one of the file or one that was set. The rule that scope inherits then applies. Its errors are those of
-// Set, and a *MissingError.
+// Set.
 func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
 	return s.one(ctx, e, scope, rule, func(d *draft, _ *Override) error {
 		lasting, err := d.lasting()
@@ -56,11 +55,10 @@ func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, e
 		}
 		was, own, near := ruleAt(lasting, scope, rule)
 		if !own {
-			missing := &MissingError{Scope: scope, Rule: rule, Near: near}
 			if was.Algorithm != "" {
-				missing.Inherits = limitsyaml.FormatRule(was)
+				return refuse("%s has no rule %q of its own, and inherits %s; set it with unlimited=true to lift it", scope, rule, limitsyaml.FormatRule(was))
 			}
-			return missing
+			return missing(scope, rule, near)
 		}
 		d.Change = "remove " + scope + " " + rule
 		if e.For == 0 {
@@ -74,22 +72,12 @@ func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, e
 	})
 }
 
-// MissingError is the error for a scope that has no such rule of its own.
-type MissingError struct {
-	Scope, Rule string
-	Inherits    string // the rule that it inherits instead, as limits.yaml has it; empty for none
-	Near        string // the name of a rule there that is probably meant; empty for none
-}
-
-func (e *MissingError) Error() string {
-	text := fmt.Sprintf("policystore: %s has no rule %q of its own", e.Scope, e.Rule)
-	switch {
-	case e.Inherits != "":
-		text += ", and inherits " + e.Inherits + "; set it with unlimited=true to lift it"
-	case e.Near != "":
-		text += "; did you mean " + e.Near + "?"
+// missing returns the error for a scope without a rule. near is the name that is probably meant.
+func missing(scope, rule, near string) error {
+	if near == "" {
+		return refuse("%s has no rule %q of its own", scope, rule)
 	}
-	return text
+	return refuse("%s has no rule %q of its own; did you mean %s?", scope, rule, near)
 }
 
 // Pause pauses scope, with "*" for every name, and all scopes below it: no task that spends from them starts, from when the change is in
@@ -99,11 +87,11 @@ func (e *MissingError) Error() string {
 // invalid scope, or those of Store. Costs some round trips.
 func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 	return s.one(ctx, e, scope, PausedField, func(d *draft, before *Override) error {
-		if e.For == 0 && textIn(nodeAt(d.was, scope), PausedField) == pausedText {
+		if e.For == 0 && textIn(nodeAt(d.was, scope), PausedField) == limitsyaml.Paused {
 			return ErrUnchanged
 		}
 		d.Change = "pause " + scope
-		o := d.override(scope, PausedField, pausedText)
+		o := d.override(scope, PausedField, limitsyaml.Paused)
 		if before != nil && !before.Resumed() {
 			o.Authorship = o.after(before.Authorship) // it is paused since then
 		}
@@ -116,27 +104,16 @@ func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 	})
 }
 
-// NotPausedError is the error for a scope that is not paused itself, so that it cannot be resumed.
-type NotPausedError struct {
-	Scope string
-	Above string // the level above that is paused, empty for none
-}
-
-func (e *NotPausedError) Error() string {
-	text := fmt.Sprintf("policystore: %s is not paused", e.Scope)
-	if e.Above != "" {
-		text += fmt.Sprintf(" itself; %s is, and all that lies below it", e.Above)
-	}
-	return text
-}
-
 // Resume ends the pause of scope, including the file's, and for one name that of "*". A pause above or below it stays. Its errors are those
-// of Pause, and a *NotPausedError.
+// of Pause.
 func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) {
 	e.For = 0
 	return s.one(ctx, e, scope, PausedField, func(d *draft, _ *Override) error {
-		if above, paused := pausedAt(d.was, scope); !paused {
-			return &NotPausedError{scope, above}
+		switch above, paused := pausedAt(d.was, scope); {
+		case !paused && above != "":
+			return refuse("%s is not paused itself; %s is, and all that lies below it", scope, above)
+		case !paused:
+			return refuse("%s is not paused", scope)
 		}
 		d.Change = "resume " + scope
 		d.drop(scope, PausedField)
@@ -145,7 +122,7 @@ func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) 
 			return err
 		}
 		if _, still := pausedAt(without, scope); still { // by the file or "*"
-			d.put(d.override(scope, PausedField, resumedText))
+			d.put(d.override(scope, PausedField, limitsyaml.Resumed))
 		}
 		return nil
 	})
@@ -295,7 +272,7 @@ func (d *draft) assign(scope, name string, to, was policy.ScopeConfig) bool {
 	}
 	o := d.override(scope, name, text)
 	if name == PausedField && to.Pause == policy.PauseOn {
-		o.Text, o.Until = pausedText, to.PausedUntil
+		o.Text, o.Until = limitsyaml.Paused, to.PausedUntil
 	}
 	for _, earlier := range d.of(scope, name) { // also a temporary one, which would lie over it
 		o.Authorship = o.after(earlier.Authorship)
@@ -325,14 +302,14 @@ func (s *Store) Assign(ctx context.Context, e Edit, scope string, as Assigned) (
 	e.For = 0
 	return s.edit(ctx, e, whole, func(d *draft) error {
 		was := nodeAt(d.was, scope)
-		to, err := as.over(was, scope)
+		to, err := as.over(was)
 		if err != nil {
 			return err
 		}
 		d.Change = "assign " + scope
-		for _, f := range scopeFields {
-			if d.assign(scope, f.name, to, was) {
-				d.Change += " " + strings.TrimSuffix(f.name, ":") + "=" + strings.ReplaceAll(f.text(to), listComma, ",")
+		for _, name := range namesIn(was, to) {
+			if d.assign(scope, name, to, was) {
+				d.Change += " " + strings.TrimSuffix(name, ":") + "=" + strings.ReplaceAll(textIn(to, name), ", ", ",")
 			}
 		}
 		if d.Change == "assign "+scope {
@@ -343,7 +320,7 @@ func (s *Store) Assign(ctx context.Context, e Edit, scope string, as Assigned) (
 }
 
 // over returns a node with the fields.
-func (a Assigned) over(n policy.ScopeConfig, scope string) (policy.ScopeConfig, error) {
+func (a Assigned) over(n policy.ScopeConfig) (policy.ScopeConfig, error) {
 	n.Owner, n.Weight = *cmp.Or(a.Owner, &n.Owner), *cmp.Or(a.Weight, &n.Weight)
 	if a.Apps != nil {
 		n.Apps = a.Apps
@@ -355,7 +332,7 @@ func (a Assigned) over(n policy.ScopeConfig, scope string) (policy.ScopeConfig, 
 		n.Shares = a.Shares
 	}
 	if a.Answers != nil {
-		err := setAnswers(&n, Override{Scope: scope, Text: *a.Answers})
+		_, err := limitsyaml.SetField(&n, "answers:", *a.Answers)
 		return n, err
 	}
 	return n, nil

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
@@ -116,37 +115,20 @@ func (s *state) baseIn(texts map[string]string, last state) *base {
 	return &base{policy: p}
 }
 
-// Period is a time in which one policy was in force: from From until the next Period.
-type Period struct {
-	From    time.Time
-	Policy  *policy.Policy
-	Version Version
-}
-
-// Periods returns the policies of the versions that are kept, oldest first: each version has one from when it came into force, and one
-// more from each end of something temporary until the next version. A version that cannot be decoded is left out, as if the one
-// before had stayed. Costs what Changes costs. The error is Redis's.
-func (s *Store) Periods(ctx context.Context) (list []Period, err error) {
+// policies returns the versions that can be decoded, oldest first, and the policy of each when it came into force.
+func (s *Store) policies(ctx context.Context) (versions []Version, policies []*policy.Policy, err error) {
 	for k, err := range s.history(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if k.base == nil {
 			continue
 		}
-		for len(list) > 0 && !list[len(list)-1].From.Before(k.InForce) {
-			list = list[:len(list)-1] // it would have been in force after k was
-		}
-		for now := k.InForce; !now.IsZero(); {
-			p, next, err := k.policy(k.base.policy, now)
-			if err != nil {
-				break
-			}
-			list = append(list, Period{now, p, k.Version})
-			now = next
+		if p, _, err := k.policy(k.base.policy, k.InForce); err == nil {
+			versions, policies = append(versions, k.Version), append(policies, p)
 		}
 	}
-	return list, nil
+	return versions, policies, nil
 }
 
 // UnmatchedSince returns the version since which a scope that met a rule before meets none. If the rule ended by its own time, it is
@@ -157,10 +139,10 @@ func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version
 	if err != nil {
 		return Version{}, false, err
 	}
-	periods, err := s.Periods(ctx)
-	for i, p := range slices.Backward(periods) {
-		if _, unmatched := p.Policy.Match(parsed); unmatched == nil {
-			return periods[min(i+1, len(periods)-1)].Version, true, nil
+	versions, policies, err := s.policies(ctx)
+	for i, p := range slices.Backward(policies) {
+		if _, unmatched := p.Match(parsed); unmatched == nil {
+			return versions[min(i+1, len(versions)-1)], true, nil
 		}
 	}
 	return Version{}, false, err
@@ -174,7 +156,7 @@ func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version
 func NeverAdmitted(s *Store, l *throttle.Limiter) func(ctx context.Context, task throttle.Request, why error) bool {
 	var mu sync.Mutex
 	var now *policy.Policy // when the versions were read
-	var kept []Period
+	var kept []*policy.Policy
 	return func(ctx context.Context, task throttle.Request, why error) bool {
 		if !errors.As(why, new(*policy.CostError)) {
 			return false
@@ -186,12 +168,12 @@ func NeverAdmitted(s *Store, l *throttle.Limiter) func(ctx context.Context, task
 		mu.Lock()
 		defer mu.Unlock()
 		if is := l.Policy(); is != now {
-			periods, err := s.Periods(ctx)
+			_, policies, err := s.policies(ctx)
 			if err != nil {
 				return false
 			}
-			kept, now = periods, is
+			kept, now = policies, is
 		}
-		return !slices.ContainsFunc(kept, func(p Period) bool { return admits(p.Policy) })
+		return !slices.ContainsFunc(kept, admits)
 	}
 }

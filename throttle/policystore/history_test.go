@@ -294,7 +294,7 @@ func TestReason(t *testing.T) {
 		t.Errorf("a change without a reason: %+v", before)
 	}
 	for _, wrong := range []string{strings.Repeat("x", MaxReason+1), "two\nlines", "\x1b[2J", "\xff"} {
-		var refused *ReasonError
+		var refused *RefusedError
 		if err := set(s, because(wrong), "payments", "account", "limit=1"); !errors.As(err, &refused) {
 			t.Errorf("%.10q: %v", wrong, err)
 		}

@@ -1,11 +1,9 @@
 package policystore
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -50,8 +48,11 @@ func layOver(limits map[string]policy.ScopeConfig, path []string, o Override) (e
 }
 
 func (o Override) layOver(n *policy.ScopeConfig) error {
-	if f, is := fieldOf(o.Name); is {
-		return f.set(n, o)
+	if field, err := limitsyaml.SetField(n, o.Name, o.Text); field {
+		if o.Name == PausedField {
+			n.PausedUntil = o.Until
+		}
+		return err
 	}
 	i := slices.IndexFunc(n.Rules, func(r policy.Rule) bool { return r.Name == o.Name })
 	if o.Text == "" {
@@ -128,65 +129,13 @@ func visit(under string, limits map[string]policy.ScopeConfig, yield func(string
 	return true
 }
 
-// PausedField is the name of a scope's pause among its Fields.
-const PausedField = "paused:"
-
-const (
-	pausedText  = "paused"
-	resumedText = "not paused"
-	listComma   = ", "
-)
-
-// field is a field of a scope beside its rules. set sets it to what text returns.
-type field struct {
-	name string // as limits.yaml has it; no rule's name has a colon
-	text func(policy.ScopeConfig) string
-	set  func(*policy.ScopeConfig, Override) error
-}
-
-var scopeFields = []field{
-	{
-		"owner:", func(n policy.ScopeConfig) string { return n.Owner },
-		func(n *policy.ScopeConfig, o Override) error { n.Owner = o.Text; return nil },
-	},
-	{
-		"apps:", func(n policy.ScopeConfig) string { return strings.Join(n.Apps, listComma) },
-		func(n *policy.ScopeConfig, o Override) error { n.Apps = listOf(o.Text); return nil },
-	},
-	{
-		"hosts:", func(n policy.ScopeConfig) string { return strings.Join(n.Hosts, listComma) },
-		func(n *policy.ScopeConfig, o Override) error { n.Hosts = listOf(o.Text); return nil },
-	},
-	{PausedField, pauseText, setPause},
-	{"weight:", weightText, setWeight},
-	{"shares:", sharesText, setShares},
-	{"answers:", limitsyaml.FormatAnswers, setAnswers},
-}
-
-func fieldOf(name string) (field, bool) {
-	i := slices.IndexFunc(scopeFields, func(f field) bool { return f.name == name })
-	if i < 0 {
-		return field{}, false
-	}
-	return scopeFields[i], true
-}
-
-// Fields iterates over the fields of a scope beside its rules: the name of each with its colon, which no rule's name has, and its content
-// as text. Empty fields are left out.
-func Fields(n policy.ScopeConfig) iter.Seq2[string, string] {
-	return func(yield func(name, text string) bool) {
-		for _, f := range scopeFields {
-			if text := f.text(n); text != "" && !yield(f.name, text) {
-				return
-			}
-		}
-	}
-}
+// PausedField is the name of the pause of a scope in an Override and a Difference.
+const PausedField = limitsyaml.PausedField
 
 // textIn returns a field or rule of a node as text, empty for none.
 func textIn(n policy.ScopeConfig, name string) string {
-	if f, is := fieldOf(name); is {
-		return f.text(n)
+	if text, is := limitsyaml.Field(n, name); is {
+		return text
 	}
 	for _, r := range n.Rules {
 		if r.Name == name {
@@ -199,7 +148,7 @@ func textIn(n policy.ScopeConfig, name string) string {
 // namesIn returns the names of the fields and rules of some nodes, each once.
 func namesIn(nodes ...policy.ScopeConfig) (names []string) {
 	for _, n := range nodes {
-		for name := range Fields(n) {
+		for name := range limitsyaml.Fields(n) {
 			names = append(names, name)
 		}
 	}
@@ -211,6 +160,9 @@ func namesIn(nodes ...policy.ScopeConfig) (names []string) {
 	return unique(names)
 }
 
+// isField reports whether a name is that of a field of a scope, and not of a rule.
+func isField(name string) bool { return strings.HasSuffix(name, ":") }
+
 // unique returns some names, each once, in their order.
 func unique(names []string) []string {
 	seen := map[string]bool{}
@@ -219,71 +171,4 @@ func unique(names []string) []string {
 		seen[name] = true
 		return again
 	})
-}
-
-func listOf(text string) []string {
-	if text == "" {
-		return nil
-	}
-	return strings.Split(text, listComma)
-}
-
-func pauseText(n policy.ScopeConfig) string {
-	switch {
-	case n.Pause == policy.PauseOff:
-		return resumedText
-	case n.Pause == policy.PauseInherited:
-		return ""
-	case n.PausedUntil.IsZero():
-		return pausedText
-	}
-	return "paused until " + n.PausedUntil.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-}
-
-func setPause(n *policy.ScopeConfig, o Override) error {
-	n.Pause, n.PausedUntil = policy.PauseOn, o.Until
-	if o.Resumed() {
-		n.Pause = policy.PauseOff
-	}
-	return nil
-}
-
-func weightText(n policy.ScopeConfig) string {
-	if n.Weight == 0 {
-		return ""
-	}
-	return strconv.FormatInt(n.Weight, 10)
-}
-
-func setWeight(n *policy.ScopeConfig, o Override) (err error) {
-	n.Weight, err = strconv.ParseInt(cmp.Or(o.Text, "0"), 10, 64)
-	return err
-}
-
-func sharesText(n policy.ScopeConfig) string {
-	if len(n.Shares) == 0 {
-		return ""
-	}
-	return limitsyaml.FormatShares(n.Shares)
-}
-
-func setShares(n *policy.ScopeConfig, o Override) error {
-	n.Shares = nil
-	if o.Text == "" {
-		return nil
-	}
-	p, err := limitsyaml.Parse("shares of "+o.Scope, []byte("limits: {x: {shares: "+o.Text+"}}"))
-	if err == nil {
-		n.Shares = nodeAt(p, "x").Shares
-	}
-	return err
-}
-
-func setAnswers(n *policy.ScopeConfig, o Override) (err error) {
-	var a policy.ScopeConfig
-	if o.Text != "" {
-		a, err = limitsyaml.ParseAnswers("answers of "+o.Scope, []byte(o.Text))
-	}
-	n.Answers, n.Corrects, n.Refusals, n.ResetUnit = a.Answers, a.Corrects, a.Refusals, a.ResetUnit
-	return err
 }

@@ -78,7 +78,7 @@ type Override struct {
 	Scope string `json:"scope"`
 	// Name is that of the rule, or of the field.
 	Name string `json:"name"`
-	// Text is the rule as limits.yaml has it, or the field as Fields has it, but "paused" for every pause. It is empty for a rule or field
+	// Text is the rule as limits.yaml has it, or the field as Fields has it, but limitsyaml.Paused for every pause. It is empty for a rule or field
 	// that was removed.
 	Text string `json:"text,omitempty"`
 	// Until is when the override ends, or zero for never. What was there before it then applies again.
@@ -94,7 +94,7 @@ func (o Override) ended(now time.Time) bool { return ended(o.Until, now) }
 func ended(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
 
 // Resumed reports whether the override of a pause resumes the scope, whatever the file or "*" has.
-func (o Override) Resumed() bool { return o.Name == PausedField && o.Text == resumedText }
+func (o Override) Resumed() bool { return o.Text == limitsyaml.Resumed }
 
 func compareOverrides(a, b Override) int {
 	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Name, b.Name), a.rank()-b.rank())

@@ -42,24 +42,26 @@ const (
 	maxVia    = 64
 )
 
-// ReasonError is the error for an invalid Edit.Reason.
-type ReasonError struct{ Why string }
+// RefusedError is the error of a change that makes no sense for the limits as they are, and says why. Nothing was changed.
+type RefusedError struct{ Reason string }
 
-func (e *ReasonError) Error() string { return "policystore: the reason " + e.Why }
+func (e *RefusedError) Error() string { return "policystore: " + e.Reason }
+
+func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
 // check refuses an edit without an author, and texts that a history could not print.
 func (e Edit) check() error {
 	switch {
 	case strings.TrimSpace(e.By) == "" || !printable(e.By):
-		return fmt.Errorf("policystore: a change needs an author, in printable characters, and not %.40q", e.By)
+		return refuse("a change needs an author, in printable characters, and not %.40q", e.By)
 	case len(e.Reason) > MaxReason:
-		return &ReasonError{fmt.Sprintf("is %d bytes long; the most is %d", len(e.Reason), MaxReason)}
+		return refuse("the reason is %d bytes long; the most is %d", len(e.Reason), MaxReason)
 	case !printable(e.Reason):
-		return &ReasonError{"holds a character that cannot be printed; write it on one line"}
+		return refuse("the reason holds a character that cannot be printed; write it on one line")
 	case len(e.Via) > maxVia || !printable(e.Via):
-		return fmt.Errorf("policystore: the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
+		return refuse("the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
 	case e.For < 0 || e.For > 0 && e.For <= Notice:
-		return fmt.Errorf("policystore: for %s is too short: a change comes into force after %s", e.For, Notice)
+		return refuse("for %s is too short: a change comes into force after %s", e.For, Notice)
 	}
 	return nil
 }
@@ -177,10 +179,7 @@ func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error)
 	if e.IfVersion > 0 && e.IfVersion != before.Number {
 		return nil, &ConflictError{Want: e.IfVersion, Now: before.Version}
 	}
-	user, err := whoAmI(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
+	user, _ := tx.ACLWhoAmI(ctx).Result() // empty for a server without users, or a user that may not ask
 	d := &draft{Version: before.clone(), Edit: e, before: before, texts: map[string]string{}}
 	d.Number, d.At, d.InForce = before.Number+1, now, now.Add(Notice)
 	d.Version.By, d.Version.Reason, d.Version.Via, d.User, d.Resets = e.By, e.Reason, e.Via, user, nil
@@ -191,19 +190,6 @@ func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error)
 		return nil, &DamagedError{before.Number, err}
 	}
 	return d, nil
-}
-
-// whoAmI returns the Redis user of the connection, empty if the server does not report it.
-func whoAmI(ctx context.Context, tx *redis.Tx) (string, error) {
-	user, err := tx.ACLWhoAmI(ctx).Result()
-	var answer redis.Error
-	if errors.As(err, &answer) {
-		return "", nil // it knows no users, or this one may not ask
-	}
-	if err != nil {
-		return "", unavailable(ctx, "ask for the user who changes", err)
-	}
-	return user, nil
 }
 
 // apply makes the change, and refuses a policy that would be invalid.

@@ -339,7 +339,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 func isRefusal(err error) bool {
 	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone},
 		func(refusal error) bool { return errors.Is(err, refusal) }) ||
-		errors.As(err, new(*policystore.MissingError)) || errors.As(err, new(*policystore.NotPausedError)) || errors.As(err, new(*policystore.ReasonError)) ||
+		errors.As(err, new(*policystore.RefusedError)) ||
 		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError)) ||
 		errors.As(err, new(*policy.UnmatchedError)) || errors.As(err, new(*control.TaskChangeError))
 }
