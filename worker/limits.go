@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -252,9 +253,39 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 		cfg.OnMaxWait = l.cfg.OnMaxWait
 	}
 	if cfg.failRefused == nil {
-		cfg.failRefused = policystore.NeverAdmitted(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter)
+		cfg.failRefused = neverAdmitted(policystore.New(l.rdb, policystore.Config{Prefix: l.cfg.Throttle.Prefix}), limiter)
 	}
 	return cfg
+}
+
+// neverAdmitted returns the default of the judgement of refused tasks in a process that follows limits in Redis: whether a
+// task that costs too much now was admitted by none of the past limits, those of the limiter and of the versions in Redis.
+//
+// It returns false for any other why, and while Redis does not answer, so that no task is lost. After each change of the
+// limits a call reads their history; the policies stay in memory.
+func neverAdmitted(store *policystore.Store, limiter *throttle.Limiter) func(ctx context.Context, task throttle.Request, why error) bool {
+	var mu sync.Mutex
+	var now *policy.Policy // when the versions were read
+	var kept []*policy.Policy
+	return func(ctx context.Context, task throttle.Request, why error) bool {
+		if !errors.As(why, new(*policy.CostError)) {
+			return false
+		}
+		admits := func(p *policy.Policy) bool { return task.Check(p) == nil }
+		if slices.ContainsFunc(limiter.EarlierPolicies(), admits) {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if is := limiter.Policy(); is != now {
+			_, policies, err := store.Policies(ctx)
+			if err != nil {
+				return false
+			}
+			kept, now = policies, is
+		}
+		return !slices.ContainsFunc(kept, admits)
+	}
 }
 
 // register registers the metrics. It runs last: a name can be registered only once.

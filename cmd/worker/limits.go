@@ -24,8 +24,8 @@ its own, with its author and time. It comes into force in all workers at one mom
 within a second, and the command prints in how many. A change overrides the file that a
 worker was started with. Units that were spent stay spent.
 
-If another person changes the same rule at the same time, the second change is refused
-with a message, and changes nothing. The exit code is also 1 if diff finds a difference,
+A change is made to the newest version. With -if-version it is refused with a message,
+and changes nothing, if another change came first. The exit code is also 1 if diff finds a difference,
 or check a fault.`
 
 // limitsCommand is one run of "worker limits".

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/waiting"
 )
@@ -195,11 +194,11 @@ func (t *tasksCommand) history(ctx context.Context, _ []string) error {
 // actionReport is an object of "worker tasks history"; docs/json.md has its fields.
 type actionReport struct {
 	At control.Time `json:"at"`
-	policystore.Action
+	control.Action
 }
 
 // actionLine is a change of tasks in one line.
-func actionLine(a policystore.Action) string {
+func actionLine(a control.Action) string {
 	text := fmt.Sprintf("%s  %s  %s %s", control.At(a.At), a.By, a.Verb, cli.Count(a.Changed, "task", "tasks"))
 	switch {
 	case a.Scope != "":

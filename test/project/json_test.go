@@ -11,9 +11,9 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/events"
 	"io"
 	"maps"
@@ -178,10 +178,11 @@ func TestJSONFields(t *testing.T) {
 	agree(t, "worker tasks", inTasks[0], seen(t, tasks))
 	agree(t, "its summary", inTasks[1], seen(t, all))
 
-	action := policystore.Action{
+	text, err := json.Marshal(control.Action{
 		By: "anna", Via: "cli", Verb: "move", Scope: "p", Queue: "q", Type: "t", Scopes: []string{"p"}, To: "p/a", Reason: "why", Changed: 1, Left: 1, TaskIDs: []string{"b"},
-	}
-	must(t, policystore.New(redisAt(t, url), policystore.Config{}).RecordAction(t.Context(), action))
+	})
+	must(t, err)
+	must(t, redisAt(t, url).RPush(t.Context(), "hw:limits:actions", text).Err())
 	agree(t, "worker tasks history", tables(t, "worker tasks history -json")[0], seen(t, output(t, 0, "", "worker", "tasks", "history", "-redis", url, "-json")))
 
 	left := output(t, 0, "", "worker", "leave", "-redis", url, "-json")

@@ -1,13 +1,10 @@
 package policystore
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,91 +13,6 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// "The last 1,000 are kept, for 366 days after the newest", newest first, with who, why and what.
-func TestActions(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	prefix := redistest.Prefix(t)
-	s := New(rdb, Config{Prefix: prefix})
-	if list, err := s.Actions(t.Context()); err != nil || len(list) != 0 {
-		t.Errorf("before any: %v, %v", list, err)
-	}
-	want := Action{
-		By: "anna", Via: "page", Verb: "move", Scope: "payments/acme", Queue: "low", Scopes: []string{"payments/acme"}, To: "payments/bulk",
-		Reason: "too many", Changed: 2, Left: 1, TaskIDs: []string{"a", "b", "c"},
-	}
-	must(t, s.RecordAction(t.Context(), want))
-	list, err := s.Actions(t.Context())
-	if err != nil || len(list) != 1 || time.Since(list[0].At).Abs() > time.Minute {
-		t.Fatalf("%+v, %v", list, err)
-	}
-	want.At = list[0].At
-	if got := fmt.Sprintf("%+v", list[0]); got != fmt.Sprintf("%+v", want) {
-		t.Errorf("got  %s\nwant %+v", got, want)
-	}
-	for i := range KeptActions {
-		must(t, s.RecordAction(t.Context(), Action{By: "ben", Verb: "cancel", Changed: i}))
-	}
-	if list, err = s.Actions(t.Context()); err != nil || len(list) != KeptActions || list[0].Changed != KeptActions-1 || list[KeptActions-1].Changed != 0 {
-		t.Errorf("%d actions, %v", len(list), err)
-	}
-	if ttl := rdb.PTTL(t.Context(), prefix+":limits:actions").Val(); ttl < 365*24*time.Hour {
-		t.Errorf("they are kept for %s", ttl)
-	}
-	if err := s.RecordAction(t.Context(), Action{By: "anna", Reason: strings.Repeat("x", MaxReason+1)}); !errors.As(err, new(*RefusedError)) {
-		t.Errorf("a long reason: %v", err)
-	}
-	if err := s.RecordAction(t.Context(), Action{By: " "}); err == nil {
-		t.Error("nobody has done it")
-	}
-	rdb.RPush(t.Context(), prefix+":limits:actions", "{")
-	if list, err = s.Actions(t.Context()); err != nil || len(list) != KeptActions {
-		t.Errorf("with a damaged one: %d, %v", len(list), err)
-	}
-}
-
-// "NeverAdmitted reports whether a task was admitted by none of the past limits", and only for a cost.
-func TestNeverAdmitted(t *testing.T) {
-	t.Parallel()
-	s, rdb := withFile(t)
-	must(t, set(s, anna, "mail", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
-	must(t, second(s.Unset(t.Context(), anna, "mail", "")))
-	must(t, set(s, anna, "payments/*", "tenant", "burst=2"))
-	limiter, err := throttle.New(rdb, policyOf(t, "limits: {search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}}"), throttle.Config{Prefix: redistest.Prefix(t)})
-	must(t, err)
-	limiter.SetPolicy(policyOf(t, "limits: {}"))
-	never := NeverAdmitted(s, limiter)
-	unmatched, cost := error(&policy.UnmatchedError{}), error(&policy.CostError{})
-	for _, c := range []struct {
-		ask   throttle.Request
-		why   error
-		never bool
-	}{
-		{throttle.Request{Scope: "other/a"}, unmatched, false},   // a rule may come
-		{throttle.Request{Scope: "mail", Cost: 10}, cost, false}, // set live, and gone
-		{throttle.Request{Scope: "mail", Cost: 11}, cost, true},
-		{throttle.Request{Scope: "search/x"}, cost, false}, // in this process alone
-		{throttle.Request{Scope: "payments/a", Cost: 5}, cost, false},
-		{throttle.Request{Scope: "payments/a", Cost: 6}, cost, true},
-		{throttle.Request{Scope: "payments/a", Costs: policy.Costs{"requests": 5}}, cost, false},
-		{throttle.Request{Scope: "payments/a", Costs: policy.Costs{"requests": 6}}, cost, true},
-	} {
-		if got := never(t.Context(), c.ask, c.why); got != c.never {
-			t.Errorf("%+v, %T: %t", c.ask, errors.Unwrap(c.why), got)
-		}
-	}
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
-	if NeverAdmitted(s, limiter)(stopped, throttle.Request{Scope: "mail", Cost: 11}, cost) {
-		t.Error("the store cannot be asked, and a task is said to be hopeless")
-	}
-	must(t, set(s, anna, "other", "plan", "algorithm=sliding-window", "limit=10", "per=1s"))
-	limiter.SetPolicy(policyOf(t, "limits: {}")) // as Follow does
-	if never(t.Context(), throttle.Request{Scope: "other/a", Cost: 10}, cost) {
-		t.Error("the new version is not known")
-	}
-}
 
 // UnmatchedSince names the version that took a scope's rules away, however many came after it, and none for a scope that never
 // met a rule.

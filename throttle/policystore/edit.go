@@ -3,12 +3,16 @@ package policystore
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -18,11 +22,10 @@ import (
 // *ConflictError, a *RefusedError, a *policy.Error for invalid limits, or those of Store. Costs some round trips.
 func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[string]string) (Made, error) {
 	return s.one(ctx, e, scope, rule, func(d *draft, _ *Override) error {
-		lasting, err := d.lasting()
+		was, own, near, err := d.rule(scope, rule)
 		if err != nil {
 			return err
 		}
-		was, own, near := ruleAt(lasting, scope, rule)
 		before := limitsyaml.FormatRule(was)
 		was.Name = rule
 		next, err := limitsyaml.RuleWith(was, fields)
@@ -49,11 +52,10 @@ func (s *Store) Set(ctx context.Context, e Edit, scope, rule string, fields map[
 // Set.
 func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, error) {
 	return s.one(ctx, e, scope, rule, func(d *draft, _ *Override) error {
-		lasting, err := d.lasting()
+		was, own, near, err := d.rule(scope, rule)
 		if err != nil {
 			return err
 		}
-		was, own, near := ruleAt(lasting, scope, rule)
 		if !own {
 			if was.Algorithm != "" {
 				return refuse("%s has no rule %q of its own, and inherits %s; set it with unlimited=true to lift it", scope, rule, limitsyaml.FormatRule(was))
@@ -152,7 +154,7 @@ func (s *Store) one(ctx context.Context, e Edit, scope, name string, change func
 		return Made{}, &policy.ScopeError{Reason: "is empty; write names divided by '/', such as payments/acme"}
 	}
 	var before *Override
-	made, err := s.edit(ctx, e, func(v Version) any { return v.of(scope, name) }, func(d *draft) error {
+	made, err := s.edit(ctx, e, func(d *draft) error {
 		before = nil
 		if o, is := d.before.Override(scope, name, d.At); is {
 			before = &o
@@ -169,17 +171,6 @@ func (s *Store) one(ctx context.Context, e Edit, scope, name string, change func
 	return made, err
 }
 
-// lasting returns the policy that a change is made to: that of before, and for a permanent change without temporary ones.
-func (d *draft) lasting() (*policy.Policy, error) {
-	if d.For > 0 {
-		return d.was, nil
-	}
-	v := d.before.clone()
-	v.Overrides = slices.DeleteFunc(v.Overrides, func(o Override) bool { return !o.Until.IsZero() })
-	p, _, err := v.policy(d.base, d.At)
-	return p, err
-}
-
 // override returns an override of the draft. It ends after Edit.For.
 func (d *draft) override(scope, name, text string) Override {
 	o := Override{Scope: scope, Name: name, Text: text, Authorship: d.authorship()}
@@ -189,9 +180,20 @@ func (d *draft) override(scope, name, text string) Override {
 	return o
 }
 
-// ruleAt returns the rule of a name that a policy has at a scope, or the one that a task of that scope meets there: then own is false. If
-// there is none, near is the name that is probably meant.
-func ruleAt(p *policy.Policy, scope, name string) (r policy.Rule, own bool, near string) {
+// rule returns the rule of a name at a scope that a change is made to, or the one that the scope inherits: then own is false. If there is
+// none, near is the name that is probably meant. A permanent change is not made to temporary rules.
+func (d *draft) rule(scope, name string) (r policy.Rule, own bool, near string, err error) {
+	if isField(name) {
+		return r, false, "", refuse("%q is not the name of a rule", name)
+	}
+	p := d.was
+	if d.For == 0 {
+		lasting := d.before.clone()
+		lasting.Overrides = slices.DeleteFunc(lasting.Overrides, func(o Override) bool { return !o.Until.IsZero() })
+		if p, _, err = lasting.policy(d.base, d.At); err != nil {
+			return r, false, "", err
+		}
+	}
 	rules := nodeAt(p, scope).Rules
 	owned := len(rules)
 	if parsed, err := policy.ParseScope(scope); err == nil {
@@ -205,18 +207,18 @@ func ruleAt(p *policy.Policy, scope, name string) (r policy.Rule, own bool, near
 	var names []string
 	for i, r := range rules {
 		if r.Name == name {
-			return r, i < owned, ""
+			return r, i < owned, "", nil
 		}
 		names = append(names, r.Name)
 	}
-	return r, false, diag.Nearest(name, names)
+	return r, false, diag.Nearest(name, names), nil
 }
 
 // Unset discards the overrides of a rule, so that the file, or the imported policy, applies again. For an empty rule it discards all live
 // changes of the scope, and for an empty scope everything, including an imported policy. The error is ErrUnchanged if there was nothing to
 // discard, a *ConflictError, or those of Store.
 func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, error) {
-	return s.edit(ctx, e, whole, func(d *draft) error {
+	return s.edit(ctx, e, func(d *draft) error {
 		d.Change = strings.TrimSpace("unset " + scope + " " + rule)
 		if scope == "" {
 			d.Change = "unset everything"
@@ -237,7 +239,7 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 // ErrUnchanged.
 func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from string, replace bool) (Made, error) {
 	e.For = 0
-	return s.edit(ctx, e, whole, func(d *draft) error {
+	return s.edit(ctx, e, func(d *draft) error {
 		_, limits := p.Limits()
 		if replace {
 			d.Change = "import -replace " + from
@@ -300,7 +302,7 @@ type Assigned struct {
 // ErrUnchanged.
 func (s *Store) Assign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
 	e.For = 0
-	return s.edit(ctx, e, whole, func(d *draft) error {
+	return s.edit(ctx, e, func(d *draft) error {
 		was := nodeAt(d.was, scope)
 		to, err := as.over(was)
 		if err != nil {
@@ -345,7 +347,7 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 	if err != nil {
 		return Made{}, err
 	}
-	return s.edit(ctx, e, whole, func(d *draft) error {
+	return s.edit(ctx, e, func(d *draft) error {
 		d.Change = "rollback " + strconv.FormatInt(number, 10)
 		d.Imported = d.importedOf(then)
 		d.Overrides = nil
@@ -390,4 +392,80 @@ func (d *draft) restored(o Override) Override {
 	}
 	o.Authorship = by
 	return o
+}
+
+// Reset is a rule whose spending a version forgot.
+type Reset struct {
+	// Scope is that of the tasks that spent, payments/acme.
+	Scope string `json:"scope"`
+	// Rule is the rule's name, empty for a pause of the API that was lifted.
+	Rule string `json:"rule,omitempty"`
+	// Unit is what the rule counts, and Used how many units still counted just before.
+	Unit string `json:"unit,omitempty"`
+	Used int64  `json:"used"`
+}
+
+// ErrNothingToReset is the error for a scope at which no rate rule counts.
+var ErrNothingToReset = errors.New("policystore: no rate rule counts at the scope itself")
+
+// resetBound bounds a reset, which does not end with its context: it would be in force and not in the history.
+const resetBound = 5 * time.Second
+
+// Reset forgets the spending under the rules of a scope, or under one of them, by Limiter.Reset. l must have the policy in force. It writes
+// a version that has how much was spent and who reset it, and changes no rule. A user that may not change the limits resets nothing.
+// Neither Edit.For nor Edit.DryRun goes with it. The error is ErrNothingToReset, a *ConflictError for Edit.IfVersion, or those of Store and
+// of Limiter.Reset. If Redis fails between the two, it says what was reset and is not in the history. Costs some round trips.
+func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, rule string) (Made, error) {
+	if e.DryRun {
+		return Made{}, errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")
+	}
+	if err := ctx.Err(); err != nil {
+		return Made{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resetBound)
+	defer cancel()
+	var done []Reset
+	var partly error // not all was reset
+	made, err := s.edit(ctx, e, func(d *draft) (err error) {
+		if done == nil { // not when another change was faster
+			if err = s.mayChange(ctx); err == nil {
+				done, partly = reset(ctx, l, scope, rule)
+			}
+		}
+		if err == nil && len(done) == 0 {
+			err = errors.Join(partly, ErrNothingToReset)
+		}
+		d.Change, d.Resets = strings.TrimSpace("reset "+scope+" "+rule), done
+		return err
+	})
+	if err != nil && len(done) > 0 {
+		err = fmt.Errorf("policystore: %s was reset (%s), and the history does not have it: %w", scope, resetsText(done), err)
+	}
+	return made, errors.Join(err, partly)
+}
+
+// reset returns what was reset, with an error too.
+func reset(ctx context.Context, l *throttle.Limiter, scope, rule string) (resets []Reset, err error) {
+	upstream, err := l.UpstreamState(ctx, scope)
+	if err != nil {
+		return nil, err
+	}
+	done, err := l.Reset(ctx, scope, rule)
+	for _, r := range done {
+		resets = append(resets, Reset{Scope: scope, Rule: r.Rule, Unit: r.Unit, Used: r.Used})
+	}
+	if own := len(upstream.Pauses) - 1; err == nil && rule == "" && own >= 0 && upstream.Pauses[own].Scope == scope {
+		resets = append(resets, Reset{Scope: scope})
+	}
+	return resets, err
+}
+
+func resetsText(resets []Reset) string {
+	var list []string
+	for _, r := range resets {
+		if r.Rule != "" {
+			list = append(list, fmt.Sprintf("%s: %d %s", r.Rule, r.Used, r.Unit))
+		}
+	}
+	return strings.Join(list, ", ")
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"slices"
-	"sync"
+	"time"
 
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -22,7 +22,7 @@ type Change struct {
 }
 
 // Changes iterates over the versions that are kept, oldest first, each with what it changed. A version that cannot be decoded has only
-// a number. The last pair has an error if Redis did not answer. Costs up to nine round trips.
+// a number. The last pair has an error if Redis did not answer. Costs one round trip for each 25 versions, and one for each source.
 func (s *Store) Changes(ctx context.Context) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		before := state{base: &base{policy: new(policy.Policy)}}
@@ -49,11 +49,18 @@ func (s *Store) history(ctx context.Context) iter.Seq2[state, error] {
 	return func(yield func(state, error) bool) {
 		newest, err := s.Newest(ctx)
 		var last state
-		for from := max(1, newest-Kept+1); err == nil && from <= newest; from += pageSize {
-			var page []state
-			page, err = s.page(ctx, from, min(newest, from+pageSize-1), last)
-			for _, last = range page {
-				if !yield(last, nil) {
+		for number := max(1, newest-Kept+1); err == nil && number <= newest; {
+			var names []string
+			for end := min(newest, number+pageSize-1); number <= end; number++ {
+				names = append(names, versionField(number))
+			}
+			var texts map[string]string
+			texts, err = s.fields(ctx, s.rdb, names...)
+			for i, name := range names {
+				if err != nil || texts[name] == "" {
+					continue // it is not kept any more
+				}
+				if last, err = s.stateAfter(ctx, last, number-int64(len(names)-i), texts[name]); err == nil && !yield(last, nil) {
 					return
 				}
 			}
@@ -64,59 +71,25 @@ func (s *Store) history(ctx context.Context) iter.Seq2[state, error] {
 	}
 }
 
-// page reads some versions, and their bases but for that of last, which comes before them. Costs two round trips.
-func (s *Store) page(ctx context.Context, from, to int64, last state) (page []state, err error) {
-	var names, sources []string
-	for number := from; number <= to; number++ {
-		names = append(names, versionField(number))
-	}
-	texts, err := s.fields(ctx, s.rdb, names...)
+// stateAfter decodes a version, and reads its base unless it is that of the version before.
+func (s *Store) stateAfter(ctx context.Context, before state, number int64, text string) (state, error) {
+	r, err := decode(number, text)
 	if err != nil {
-		return nil, err
+		return state{Version: Version{Number: number}}, nil
 	}
-	for i, name := range names {
-		if texts[name] == "" {
-			continue // it is not kept any more
-		}
-		one := state{Version: Version{Number: from + int64(i)}}
-		if r, err := decode(one.Number, texts[name]); err == nil {
-			one = state{r.Version, new(base)}
-		}
-		page = append(page, one)
-		if source := one.source(); source != nil {
-			sources = append(sources, sourcePrefix+source.Sum)
-		}
+	if before.base != nil && sameSource(r.source(), before.source()) {
+		return state{r.Version, before.base}, nil
 	}
-	if texts, err = s.fields(ctx, s.rdb, unique(sources)...); err != nil {
-		return nil, err
+	p, err := s.base(ctx, s.rdb, r.Version)
+	if errors.As(err, new(*DamagedError)) {
+		return state{Version: r.Version}, nil
 	}
-	for i, one := range page {
-		if one.base != nil {
-			page[i].base = one.baseIn(texts, last)
-		}
-		last = page[i]
-	}
-	return page, nil
+	return state{r.Version, &base{policy: p}}, err
 }
 
-// baseIn returns the base of a version, that of last if it is the same, or nil if it cannot be decoded.
-func (s *state) baseIn(texts map[string]string, last state) *base {
-	source := s.source()
-	switch {
-	case last.base != nil && sameSource(source, last.source()):
-		return last.base
-	case source == nil:
-		return &base{policy: new(policy.Policy)}
-	}
-	p, err := parseSource(s.Number, texts[sourcePrefix+source.Sum])
-	if err != nil {
-		return nil
-	}
-	return &base{policy: p}
-}
-
-// policies returns the versions that can be decoded, oldest first, and the policy of each when it came into force.
-func (s *Store) policies(ctx context.Context) (versions []Version, policies []*policy.Policy, err error) {
+// Policies returns the versions that can be decoded, oldest first, and the policy of each when it came into force. Costs what Changes costs.
+// The error is Redis's.
+func (s *Store) Policies(ctx context.Context) (versions []Version, policies []*policy.Policy, err error) {
 	for k, err := range s.history(ctx) {
 		if err != nil {
 			return nil, nil, err
@@ -139,7 +112,7 @@ func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version
 	if err != nil {
 		return Version{}, false, err
 	}
-	versions, policies, err := s.policies(ctx)
+	versions, policies, err := s.Policies(ctx)
 	for i, p := range slices.Backward(policies) {
 		if _, unmatched := p.Match(parsed); unmatched == nil {
 			return versions[min(i+1, len(versions)-1)], true, nil
@@ -148,32 +121,161 @@ func (s *Store) UnmatchedSince(ctx context.Context, scope string) (since Version
 	return Version{}, false, err
 }
 
-// NeverAdmitted returns a function that reports whether a task that costs too much now, which
-// why says as a *policy.CostError, was admitted by none of the past limits: those of the limiter, and of the versions in the store.
-//
-// It returns false for any other why, and while the store does not answer, so that no task is lost. After each change of the limits a
-// call costs what Changes costs; the policies stay in memory.
-func NeverAdmitted(s *Store, l *throttle.Limiter) func(ctx context.Context, task throttle.Request, why error) bool {
-	var mu sync.Mutex
-	var now *policy.Policy // when the versions were read
-	var kept []*policy.Policy
-	return func(ctx context.Context, task throttle.Request, why error) bool {
-		if !errors.As(why, new(*policy.CostError)) {
-			return false
+// UnmatchedField is the Rule of a Difference in what happens to scopes that meet no rule. Its Scope is empty.
+const UnmatchedField = "unmatched"
+
+// Difference is one rule, or one of the Fields of a scope, in which two policies differ.
+type Difference struct {
+	// Scope is the rule's place in the policy, payments/*.
+	Scope string
+	// Rule is the rule's name, the name of a field, owner:, or UnmatchedField.
+	Rule string
+	// Before and After are the rule as limits.yaml has it, or the field with its name. Empty if there is none.
+	Before, After string
+	// BeforeUntil and AfterUntil are when a temporary rule ends, or zero for a permanent one. The text of a pause includes its end.
+	BeforeUntil, AfterUntil time.Time
+	// From is when After takes effect, if a temporary rule applies before it: the end of that rule.
+	From time.Time
+}
+
+// Differences returns the differences between two policies, in the order of the scopes. It does not include what ends by itself: see
+// Store.Compare for two versions.
+func Differences(before, after *policy.Policy) []Difference {
+	list, _ := differences(&state{base: &base{policy: before}}, &state{base: &base{policy: after}}, time.Time{}, time.Time{}) // no live change, no error
+	return list
+}
+
+// Compare returns the differences from one version to another, each as it was when it came into force. The error is a *VersionError for a
+// version that is not kept, a *DamagedError, or those of Store. Costs four round trips.
+func (s *Store) Compare(ctx context.Context, before, after int64) ([]Difference, error) {
+	var states [2]*state
+	for i, number := range []int64{before, after} {
+		v, err := s.Version(ctx, number)
+		if err != nil {
+			return nil, err
 		}
-		admits := func(p *policy.Policy) bool { return task.Check(p) == nil }
-		if slices.ContainsFunc(l.EarlierPolicies(), admits) {
-			return false
+		p, err := s.base(ctx, s.rdb, v)
+		if err != nil {
+			return nil, err
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if is := l.Policy(); is != now {
-			_, policies, err := s.policies(ctx)
-			if err != nil {
-				return false
-			}
-			kept, now = policies, is
-		}
-		return !slices.ContainsFunc(kept, admits)
+		states[i] = &state{Version: v, base: &base{policy: p}}
 	}
+	return differences(states[0], states[1], states[0].InForce, states[1].InForce)
+}
+
+// base is the policy below the live changes of versions.
+type base struct {
+	policy *policy.Policy
+	nodes  map[string]policy.ScopeConfig // by their paths; see all
+}
+
+func (b *base) all() map[string]policy.ScopeConfig {
+	if b.nodes == nil {
+		_, limits := b.policy.Limits()
+		b.nodes = maps.Collect(Nodes(limits))
+	}
+	return b.nodes
+}
+
+// state is a version and the policy below its live changes.
+type state struct {
+	Version
+	base *base
+}
+
+// node returns what a version has at a scope at a time, or without its temporary rules.
+func (s *state) node(scope string, now time.Time, temporary bool) (policy.ScopeConfig, error) {
+	n := s.base.all()[scope]
+	n.Rules = slices.Clone(n.Rules)
+	endPause(&n, now)
+	for _, o := range s.at(scope) {
+		if o.ended(now) || !temporary && !o.Until.IsZero() {
+			continue
+		}
+		if err := o.layOver(&n); err != nil {
+			return n, &DamagedError{s.Number, err}
+		}
+	}
+	return n, nil
+}
+
+// value is a rule or field of a version at a time.
+type value struct {
+	text    string
+	until   time.Time // when it ends if it is a temporary rule
+	lasting string    // what is permanent below it
+}
+
+// values returns what a version has at a scope at a time, by name, and the names in their order.
+func (s *state) values(scope string, now time.Time) (map[string]value, []string, error) {
+	is, err := s.node(scope, now, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	lasting, err := s.node(scope, now, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	values := map[string]value{}
+	names := namesIn(is, lasting)
+	for _, name := range names {
+		v := value{text: textIn(is, name), lasting: textIn(lasting, name)}
+		if o, live := s.Override(scope, name, now); live && name != PausedField {
+			v.until = o.Until // the text of a pause includes its end
+		}
+		if isField(name) && v.text != "" && name != PausedField {
+			v.text = name + " " + v.text
+		}
+		values[name] = v
+	}
+	return values, names, nil
+}
+
+// differences returns those between two versions, each as it is at a time. It looks only at scopes that can differ, so that a history of
+// small changes to a large file is read quickly.
+func differences(before, after *state, atBefore, atAfter time.Time) (list []Difference, err error) {
+	sameBase := before.base == after.base && atBefore.Equal(atAfter)
+	var scopes []string
+	for _, o := range slices.Concat(before.Overrides, after.Overrides) {
+		scopes = append(scopes, o.Scope)
+	}
+	if !sameBase {
+		scopes = slices.AppendSeq(slices.AppendSeq(scopes, maps.Keys(before.base.all())), maps.Keys(after.base.all()))
+		if was, is := before.base.policy.Unmatched(), after.base.policy.Unmatched(); was != is {
+			list = append(list, Difference{Rule: UnmatchedField, Before: UnmatchedField + ": " + string(was), After: UnmatchedField + ": " + string(is)})
+		}
+	}
+	slices.Sort(scopes)
+	for _, scope := range slices.Compact(scopes) {
+		if sameBase && slices.Equal(before.at(scope), after.at(scope)) {
+			continue
+		}
+		some, err := scopeDifferences(before, after, scope, atBefore, atAfter)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, some...)
+	}
+	return list, nil
+}
+
+func scopeDifferences(before, after *state, scope string, atBefore, atAfter time.Time) (list []Difference, err error) {
+	was, had, err := before.values(scope, atBefore)
+	if err != nil {
+		return nil, err
+	}
+	is, has, err := after.values(scope, atAfter)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range unique(append(had, has...)) {
+		a, b := was[name], is[name]
+		if a.text != b.text || !a.until.Equal(b.until) {
+			list = append(list, Difference{Scope: scope, Rule: name, Before: a.text, After: b.text, BeforeUntil: a.until, AfterUntil: b.until})
+		}
+		if a.lasting != b.lasting && !b.until.IsZero() {
+			list = append(list, Difference{Scope: scope, Rule: name, Before: a.lasting, After: b.lasting, From: b.until})
+		}
+	}
+	return list, nil
 }

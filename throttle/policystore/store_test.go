@@ -103,6 +103,7 @@ func TestSetRefuses(t *testing.T) {
 	s, _ := withFile(t)
 	s.refuses(t, map[string]func() error{
 		"the least is 0":                 func() error { return set(s, anna, "payments", "account", "limit=-1") },
+		"is not the name of a rule":      func() error { return set(s, anna, "payments", "owner:", "algorithm=concurrency", "limit=1") },
 		"algorithm is missing":           func() error { return set(s, anna, "payments", "new", "limit=1") },
 		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
 		"name is empty":                  func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
@@ -317,59 +318,34 @@ func TestFileIsPublishedOnce(t *testing.T) {
 	}
 }
 
-// The change of one is being made when somebody else changes the same rule.
-func TestSomebodyElseIsQuicker(t *testing.T) {
+// A change that is overtaken by another is made to the version of that one, unless it was meant for the one before.
+func TestChangesAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		others func(s *Store) error
-		edit   func(s *Store) error
-		want   string
-	}{
-		"the same rule": {
-			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
-			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, `"set payments account limit=7" by "bert"`,
-		},
-		"another rule": {
-			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
-			func(s *Store) error { return set(s, anna, "payments", "account", "limit=9") }, "",
-		},
-		"everything": {
-			func(s *Store) error { return set(s, bert, "payments", "other", "algorithm=concurrency", "limit=7") },
-			func(s *Store) error { _, err := s.Unset(context.Background(), anna, "", ""); return err }, `"set payments other algorithm=concurrency limit=7" by "bert"`,
-		},
-		"the same pause": {
-			func(s *Store) error {
-				return errors.Join(set(s, bert, "payments", "account", "limit=7"), paused(s, bert, "payments"))
-			},
-			func(s *Store) error { return paused(s, Edit{By: "anna", For: time.Hour}, "payments") }, `"pause payments" by "bert"`,
-		},
-		"a rule of what is paused": {
-			func(s *Store) error { return set(s, bert, "payments", "account", "limit=7") },
-			func(s *Store) error { return paused(s, anna, "payments") }, "",
-		},
-	} {
+	for name, edit := range map[string]Edit{"any version": anna, "a certain version": {By: "anna", IfVersion: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, rdb := withFile(t)
-			must(t, set(s, anna, "payments/acme", "tenant", "limit=100"))
 			own := redis.NewClient(rdb.Options())
 			t.Cleanup(func() { _ = own.Close() })
 			var once sync.Once
 			own.AddHook(before(func(together bool, _ ...redis.Cmder) error {
 				if together { // what changes the limits
-					once.Do(func() { must(t, c.others(s)) })
+					once.Do(func() { must(t, set(s, bert, "payments", "account", "limit=7")) })
 				}
 				return nil
 			}))
-			err := c.edit(s.with(own))
-			if c.want == "" {
-				must(t, err)
+			made, err := s.with(own).Set(t.Context(), edit, "payments", "account", map[string]string{"per": "2s"})
+			if edit.IfVersion > 0 {
+				if !errors.As(err, new(*ConflictError)) || !strings.Contains(err.Error(), `"set payments account limit=7" by "bert"`) {
+					t.Error(err)
+				}
+				has(t, s.nowSays(t), "limit: 7, per: 1s")
 				return
 			}
-			if !errors.As(err, new(*ConflictError)) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "nothing was changed") {
-				t.Errorf("%v", err)
+			if must(t, err); made.Before == nil || made.Before.UpdatedBy != "bert" {
+				t.Errorf("%+v", made.Before)
 			}
-			has(t, s.nowSays(t), "limit: 7", "!limit: 9")
+			has(t, s.nowSays(t), "limit: 7, per: 2s")
 		})
 	}
 }
@@ -413,7 +389,6 @@ func TestDamaged(t *testing.T) {
 		"a version that is not there": {markField, "5", "version 5 of the limits in Redis: it is not there"},
 		"no JSON":                     {"v:1", "{", "version 1 of the limits in Redis: it is not understood"},
 		"a field that is unknown":     {"v:1", `{"version":1,"later":true}`, `unknown field "later"`},
-		"another number":              {"v:1", `{"version":2}`, "it says that it is version 2"},
 		"a rule that is unknown":      {"v:1", `{"version":1,"overrides":[{"scope":"p","name":"r","text":"{name: r, algorithm: later, limit: 1}"}]}`, "rule r of p:1:22: algorithm is \"later\""},
 		"no text":                     {"v:1", `{"version":1,"file":{"sum":"ab"}}`, "its text is not there"},
 	} {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,42 +18,33 @@ import (
 
 // Version is one state of the limits, and the change that made it.
 type Version struct {
-	// Number grows by one with each change.
-	Number int64 `json:"version"`
+	Number int64 `json:"version"` // grows by one with each change
 	// At is when the version was written, and InForce when processes begin to decide under it, both by the Redis server's clock.
 	At      time.Time `json:"at"`
 	InForce time.Time `json:"in_force"`
-	// By is the stated author, which is not verified, and Change the change, in one line.
-	By     string `json:"by"`
-	Change string `json:"change"`
-	// Reason is the reason of the change, as in Edit.Reason.
-	Reason string `json:"reason,omitempty"`
-	// Via is the way of the change, as in Edit.Via.
-	Via string `json:"via,omitempty"`
+	By      string    `json:"by"`               // the stated author, which is not verified
+	Change  string    `json:"change"`           // in one line
+	Reason  string    `json:"reason,omitempty"` // as Edit.Reason
+	Via     string    `json:"via,omitempty"`    // as Edit.Via
 	// User is the Redis user that wrote the version, by ACL WHOAMI; empty if the server did not report it.
-	User string `json:"user,omitempty"`
-	// File is the limits file that workers published last.
-	File *Source `json:"file,omitempty"`
-	// Imported replaces the file.
-	Imported *Source `json:"imported,omitempty"`
+	User     string  `json:"user,omitempty"`
+	File     *Source `json:"file,omitempty"`     // the limits file that workers published last
+	Imported *Source `json:"imported,omitempty"` // replaces the file
 	// Overrides are the live changes over the file or Imported, in the order of their scopes and names. A temporary one comes after, and
 	// lies over, a permanent one.
 	Overrides []Override `json:"overrides,omitempty"`
-	// Resets are the rules whose spending this version forgot: none unless Store.Reset made it.
-	Resets []Reset `json:"resets,omitempty"`
+	Resets    []Reset    `json:"resets,omitempty"` // what Store.Reset has made the version for
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
 }
 
 // Source is a whole policy, published or imported.
 type Source struct {
-	// Sum is the id of its text: the SHA-256 of what limitsyaml.Format writes, in hex.
-	Sum  string    `json:"sum"`
-	By   string    `json:"by"`
-	User string    `json:"user,omitempty"` // as that of a Version
-	At   time.Time `json:"at"`
-	// Reason is the reason of the import, empty for a file that a worker published.
-	Reason string `json:"reason,omitempty"`
+	Sum    string    `json:"sum"` // of its text: the SHA-256 of what limitsyaml.Format writes, in hex
+	By     string    `json:"by"`
+	User   string    `json:"user,omitempty"` // as that of a Version
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason,omitempty"` // of the import
 }
 
 // Authorship is the author of a live change, and of its last update.
@@ -62,8 +55,7 @@ type Authorship struct {
 	UpdatedBy   string    `json:"updated_by"`
 	UpdatedUser string    `json:"updated_user,omitempty"`
 	UpdatedAt   time.Time `json:"updated_at"`
-	// Reason is that of the last change, as Edit.Reason has it.
-	Reason string `json:"reason,omitempty"`
+	Reason      string    `json:"reason,omitempty"` // of the last change
 }
 
 // after returns the authorship of an update of something that was created before.
@@ -72,14 +64,12 @@ func (a Authorship) after(was Authorship) Authorship {
 	return a
 }
 
-// Override is a live change of one rule, or of one of the Fields of a scope: it replaces what the file or the imported policy has there.
+// Override is a live change of one rule, or of one of the limitsyaml.Fields of a scope: it replaces what the file or the imported policy has there.
 type Override struct {
-	// Scope is its place in the policy, with "*" for every name: payments/*.
-	Scope string `json:"scope"`
-	// Name is that of the rule, or of the field.
-	Name string `json:"name"`
-	// Text is the rule as limits.yaml has it, or the field as Fields has it, but limitsyaml.Paused for every pause. It is empty for a rule or field
-	// that was removed.
+	Scope string `json:"scope"` // its place in the policy, with "*" for every name: payments/*
+	Name  string `json:"name"`  // of the rule, or of the field
+	// Text is the rule as limits.yaml has it, or the field as limitsyaml.Fields has it, but limitsyaml.Paused for every pause. It is empty
+	// for a rule or field that was removed.
 	Text string `json:"text,omitempty"`
 	// Until is when the override ends, or zero for never. What was there before it then applies again.
 	Until time.Time `json:"until,omitzero"`
@@ -87,7 +77,6 @@ type Override struct {
 	Authorship
 }
 
-// ended reports whether the override has ended.
 func (o Override) ended(now time.Time) bool { return ended(o.Until, now) }
 
 // ended reports whether a time has come; the zero time never does.
@@ -201,4 +190,166 @@ func decode(number int64, text string) (r record, err error) {
 		return record{}, &DamagedError{number, fmt.Errorf("it says that it is version %d", r.Number)}
 	}
 	return r, nil
+}
+
+// policy returns the policy of a version over its base at a time, and when it changes by itself: the zero time for never.
+func (v Version) policy(base *policy.Policy, now time.Time) (*policy.Policy, time.Time, error) {
+	var next time.Time
+	unmatched, limits := base.Limits()
+	for _, o := range v.Overrides {
+		if o.ended(now) {
+			continue
+		}
+		next = sooner(next, o.Until)
+		if err := layOver(limits, strings.Split(o.Scope, "/"), o); err != nil {
+			return nil, next, err
+		}
+	}
+	ends, some := endPauses(limits, now)
+	if next = sooner(next, ends); len(v.Overrides) == 0 && !some {
+		return base, next, nil
+	}
+	p, err := policy.New(unmatched, limits)
+	return p, next, err
+}
+
+// layOver lays an override over the node at a path of a tree, which is created if it is not there.
+func layOver(limits map[string]policy.ScopeConfig, path []string, o Override) (err error) {
+	n := limits[path[0]]
+	if len(path) == 1 {
+		err = o.layOver(&n)
+	} else {
+		if n.Scopes == nil {
+			n.Scopes = map[string]policy.ScopeConfig{}
+		}
+		err = layOver(n.Scopes, path[1:], o)
+	}
+	limits[path[0]] = n
+	return err
+}
+
+func (o Override) layOver(n *policy.ScopeConfig) error {
+	if field, err := limitsyaml.SetField(n, o.Name, o.Text); field {
+		if o.Name == PausedField {
+			n.PausedUntil = o.Until
+		}
+		return err
+	}
+	i := slices.IndexFunc(n.Rules, func(r policy.Rule) bool { return r.Name == o.Name })
+	if o.Text == "" {
+		if i >= 0 {
+			n.Rules = slices.Delete(n.Rules, i, i+1)
+		}
+		return nil
+	}
+	rule, err := limitsyaml.ParseRule("rule "+o.Name+" of "+o.Scope, []byte(o.Text))
+	if err != nil {
+		return err
+	}
+	if i < 0 {
+		n.Rules = append(n.Rules, rule)
+	} else {
+		n.Rules[i] = rule
+	}
+	return nil
+}
+
+// endPauses removes the pauses that have ended. It returns when the next ends, the zero time for never, and whether any has an end.
+func endPauses(limits map[string]policy.ScopeConfig, now time.Time) (next time.Time, some bool) {
+	for name, n := range limits {
+		if !n.PausedUntil.IsZero() {
+			some = true
+			endPause(&n, now)
+			limits[name] = n
+		}
+		below, more := endPauses(n.Scopes, now)
+		next, some = sooner(sooner(next, n.PausedUntil), below), some || more
+	}
+	return next, some
+}
+
+func endPause(n *policy.ScopeConfig, now time.Time) {
+	if ended(n.PausedUntil, now) {
+		n.Pause, n.PausedUntil = policy.PauseInherited, time.Time{}
+	}
+}
+
+// sooner returns the earlier of two times, of which the zero time is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// nodeAt returns the node of a scope in a policy, empty if there is none.
+func nodeAt(p *policy.Policy, scope string) policy.ScopeConfig {
+	_, limits := p.Limits()
+	return nodeIn(limits, scope)
+}
+
+func nodeIn(limits map[string]policy.ScopeConfig, scope string) policy.ScopeConfig {
+	n := policy.ScopeConfig{Scopes: limits}
+	for name := range strings.SplitSeq(scope, "/") {
+		n = n.Scopes[name]
+	}
+	return n
+}
+
+// Nodes iterates over the nodes of a tree of limits, each with its path, such as payments/*, in the order of the names.
+func Nodes(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.ScopeConfig] {
+	return func(yield func(string, policy.ScopeConfig) bool) { visit("", limits, yield) }
+}
+
+func visit(under string, limits map[string]policy.ScopeConfig, yield func(string, policy.ScopeConfig) bool) (more bool) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if !yield(under+name, limits[name]) || !visit(under+name+"/", limits[name].Scopes, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// PausedField is the name of the pause of a scope in an Override and a Difference.
+const PausedField = limitsyaml.PausedField
+
+// textIn returns a field or rule of a node as text, empty for none.
+func textIn(n policy.ScopeConfig, name string) string {
+	if text, is := limitsyaml.Field(n, name); is {
+		return text
+	}
+	for _, r := range n.Rules {
+		if r.Name == name {
+			return limitsyaml.FormatRule(r)
+		}
+	}
+	return ""
+}
+
+// namesIn returns the names of the fields and rules of some nodes, each once.
+func namesIn(nodes ...policy.ScopeConfig) (names []string) {
+	for _, n := range nodes {
+		for name := range limitsyaml.Fields(n) {
+			names = append(names, name)
+		}
+	}
+	for _, n := range nodes {
+		for _, r := range n.Rules {
+			names = append(names, r.Name)
+		}
+	}
+	return unique(names)
+}
+
+// isField reports whether a name is that of a field of a scope, and not of a rule.
+func isField(name string) bool { return strings.HasSuffix(name, ":") }
+
+// unique returns some names, each once, in their order.
+func unique(names []string) []string {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(names, func(name string) bool {
+		again := seen[name]
+		seen[name] = true
+		return again
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +24,7 @@ type Edit struct {
 	By string
 	// Reason is the reason in the history: up to MaxReason bytes of printable text. Defaults to none.
 	Reason string
-	// IfVersion refuses the change unless this version is the current one. Defaults to 0: only what is changed must be as it was when the
-	// change began.
+	// IfVersion refuses the change unless this version is the current one. Defaults to 0: any version.
 	IfVersion int64
 	// For is how long a rule stays set or removed, or a scope paused. Defaults to permanently.
 	For time.Duration
@@ -49,8 +47,8 @@ func (e *RefusedError) Error() string { return "policystore: " + e.Reason }
 
 func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// check refuses an edit without an author, and texts that a history could not print.
-func (e Edit) check() error {
+// Check refuses an edit without an author, and texts that a history could not print.
+func (e Edit) Check() error {
 	switch {
 	case strings.TrimSpace(e.By) == "" || !printable(e.By):
 		return refuse("a change needs an author, in printable characters, and not %.40q", e.By)
@@ -85,20 +83,15 @@ type Made struct {
 // ErrUnchanged is the error of a change that would change nothing.
 var ErrUnchanged = errors.New("policystore: it is so already; nothing was changed")
 
-// ConflictError is the error of a change that another change preceded. Nothing was changed.
+// ConflictError is the error of a change that was meant for another version. Nothing was changed.
 type ConflictError struct {
-	// Want is the version that the change was meant for, 0 if none was named.
-	Want int64
-	// Now is the current version.
-	Now Version
+	Want int64 // Edit.IfVersion
+	Now  Version
 }
 
 func (e *ConflictError) Error() string {
-	now := fmt.Sprintf("version %d, %q by %q at %s", e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
-	if e.Want > 0 {
-		return fmt.Sprintf("policystore: meant for version %d, and the limits are at %s; nothing was changed", e.Want, now)
-	}
-	return "policystore: another change of the same came first: " + now + "; nothing was changed"
+	return fmt.Sprintf("policystore: meant for version %d, and the limits are at version %d, %q by %q at %s; nothing was changed",
+		e.Want, e.Now.Number, e.Now.Change, e.Now.By, e.Now.At.UTC().Format(time.RFC3339))
 }
 
 // draft is a version that is being made. At is when.
@@ -113,35 +106,23 @@ type draft struct {
 	texts  map[string]string
 }
 
-// tries is how often a change is retried after concurrent changes.
+// tries is how often a change is made again because another one was written meanwhile.
 const tries = 20
 
-// whole and unrelated are what changes touch: with whole any other change is a conflict, with unrelated none.
-func whole(v Version) any   { return v.Number }
-func unrelated(Version) any { return nil }
-
 // edit makes the next version from the current one, and writes it. If another change was written since it was read, edit starts again from
-// that one, unless that changed what touches returns of a version: then the error is a *ConflictError.
-func (s *Store) edit(ctx context.Context, e Edit, touches func(Version) any, change func(*draft) error) (Made, error) {
-	if err := e.check(); err != nil {
+// that one.
+func (s *Store) edit(ctx context.Context, e Edit, change func(*draft) error) (Made, error) {
+	if err := e.Check(); err != nil {
 		return Made{}, err
 	}
-	var seen any
-	for try := range tries {
+	for range tries {
 		var d *draft
 		var failed error
 		err := s.rdb.Watch(ctx, func(tx *redis.Tx) error {
-			d, failed = s.draft(ctx, tx, e)
-			if failed != nil {
-				return failed
+			if d, failed = s.draft(ctx, tx, e); failed == nil {
+				failed = s.apply(ctx, tx, d, change)
 			}
-			now := touches(d.before.Version)
-			if try > 0 && !reflect.DeepEqual(seen, now) {
-				failed = &ConflictError{Now: d.before.Version}
-				return failed
-			}
-			seen = now
-			if failed = s.apply(ctx, tx, d, change); failed != nil || e.DryRun {
+			if failed != nil || e.DryRun {
 				return failed
 			}
 			return s.write(ctx, tx, d)
@@ -149,21 +130,17 @@ func (s *Store) edit(ctx context.Context, e Edit, touches func(Version) any, cha
 		switch {
 		case denied(err):
 			return Made{}, fmt.Errorf("%w: %w", ErrNotPermitted, err)
-		case failed != nil && d == nil:
-			return Made{}, failed
-		case failed != nil:
+		case failed != nil && d != nil:
 			return Made{Version: d.before.Version, PolicyBefore: d.was, Policy: d.was}, failed
+		case failed != nil:
+			return Made{}, failed
 		case err == nil:
 			return d.made()
 		case !errors.Is(err, redis.TxFailedErr):
 			return Made{}, unavailable(ctx, "change", err)
 		}
 	}
-	now, err := s.Current(ctx)
-	if err != nil {
-		return Made{}, err
-	}
-	return Made{}, &ConflictError{Now: now}
+	return Made{}, refuse("%d other changes came first; nothing was changed", tries)
 }
 
 // draft begins the next version. It reads on the connection that watches.
@@ -333,7 +310,7 @@ const keptFiles = 200
 // now; see Version.HasFile for whether it is the file. Costs some round trips.
 func (s *Store) PublishFile(ctx context.Context, by string, p *policy.Policy, changed bool) (published bool, v Version, err error) {
 	again := changed || !s.workerRuns(ctx)
-	made, err := s.edit(ctx, Edit{By: by}, unrelated, func(d *draft) error {
+	made, err := s.edit(ctx, Edit{By: by}, func(d *draft) error {
 		source := d.bring(p)
 		if !d.takes(source.Sum, again) {
 			return ErrUnchanged

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -41,14 +40,14 @@ func (s *Service) auditTasks(ctx context.Context, actor Actor, c TaskChange, don
 	if s.store == nil || len(done.Tasks) == 0 {
 		return nil
 	}
-	if err := s.store.RecordAction(context.WithoutCancel(ctx), a); err != nil && !errors.Is(err, policystore.ErrNotPermitted) {
+	if err := s.recordAction(context.WithoutCancel(ctx), a); err != nil {
 		return fmt.Errorf("the tasks were changed, and that is not in the history: %w", err)
 	}
 	return nil
 }
 
-func actionOf(actor Actor, c TaskChange, done TasksDone) policystore.Action {
-	a := policystore.Action{
+func actionOf(actor Actor, c TaskChange, done TasksDone) Action {
+	a := Action{
 		By: actor.Name, Via: actor.Via, Verb: string(c.Verb), Scope: c.Scope, Queue: c.Queue, Type: c.Type, Reason: c.Reason,
 		Changed: done.Changed, Left: len(done.Tasks) - done.Changed,
 	}
@@ -73,11 +72,11 @@ func actionOf(actor Actor, c TaskChange, done TasksDone) policystore.Action {
 }
 
 // Actions returns the changes of waiting tasks, newest first, whose scopes an actor may all see. It costs one round trip.
-func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Action, error) {
+func (s *Service) Actions(ctx context.Context, actor Actor) ([]Action, error) {
 	if s.store == nil {
 		return nil, errNoStore
 	}
-	all, err := s.store.Actions(ctx)
+	all, err := s.AllActions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +84,8 @@ func (s *Service) Actions(ctx context.Context, actor Actor) ([]policystore.Actio
 }
 
 // VisibleActions returns those of some Actions whose scopes an actor may all see.
-func (s *Service) VisibleActions(actor Actor, all []policystore.Action) []policystore.Action {
-	return slices.DeleteFunc(slices.Clone(all), func(a policystore.Action) bool {
+func (s *Service) VisibleActions(actor Actor, all []Action) []Action {
+	return slices.DeleteFunc(slices.Clone(all), func(a Action) bool {
 		if actor.seesAll() {
 			return false
 		}

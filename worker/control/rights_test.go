@@ -202,7 +202,7 @@ func TestSeenActions(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprint("mail/", i)
 	}
-	all := []policystore.Action{
+	all := []Action{
 		{By: "1", Verb: "cancel", Scopes: []string{"mail"}},
 		{By: "2", Verb: "cancel", Scopes: []string{"mail", "payments"}},
 		{By: "3", Verb: "move", Scopes: []string{"mail/x"}, To: "payments"},

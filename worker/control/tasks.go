@@ -210,7 +210,7 @@ func (s *Service) ApplyTasks(ctx context.Context, actor Actor, c TaskChange) (do
 	if err := s.checkTasks(actor, c); err != nil {
 		return done, err
 	}
-	if err := policystore.CheckAction(actor.Name, actor.Via, c.Reason); err != nil {
+	if err := (policystore.Edit{By: actor.Name, Via: actor.Via, Reason: c.Reason}).Check(); err != nil {
 		return done, err
 	}
 	if c.Verb == VerbClear && c.Before.IsZero() {

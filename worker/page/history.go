@@ -17,7 +17,7 @@ import (
 // history is the kept versions, and the changes of waiting tasks, newest first.
 type history struct {
 	changes []policystore.Change
-	actions []policystore.Action
+	actions []control.Action
 	hidden  bool // the Redis user of the page may not read the actions
 }
 
@@ -34,7 +34,7 @@ func (h *handler) loadHistory(ctx context.Context, _ url.Values, _ any) (any, er
 	}
 	slices.Reverse(all.changes)
 	var err error
-	if all.actions, err = h.store.Actions(ctx); errors.Is(err, policystore.ErrActionsHidden) {
+	if all.actions, err = h.service.AllActions(ctx); errors.Is(err, control.ErrActionsHidden) {
 		all.hidden, err = true, nil
 	}
 	return &all, err
@@ -53,7 +53,7 @@ type historyData struct {
 	All    int
 	Pages  pages
 	// Actions are the changes of waiting tasks, and Older how many more there are.
-	Actions []policystore.Action
+	Actions []control.Action
 	Older   int
 	// NoActions says that the page's Redis user may not read them.
 	NoActions bool
@@ -88,7 +88,7 @@ func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, stri
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
-	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a policystore.Action) bool { return !mentions(a, d.Filter) })
+	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a control.Action) bool { return !mentions(a, d.Filter) })
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)
 	d.NoActions = data.(*history).hidden
@@ -106,7 +106,7 @@ func (c *changeRow) mentions(filter string) bool {
 }
 
 // mentions reports whether the author, a scope, a task or the reason of a change of waiting tasks contains the filter.
-func mentions(a policystore.Action, filter string) bool {
+func mentions(a control.Action, filter string) bool {
 	return anyMatches(slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs), filter)
 }
 

@@ -1,6 +1,7 @@
-package policystore
+package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/internal/redisread"
+	"github.com/headway-go/headway/throttle"
 )
 
 // KeptActions is how many Actions are kept: the oldest go first.
@@ -38,24 +40,15 @@ type Action struct {
 	TaskIDs []string `json:"task_ids,omitempty"`
 }
 
-// CheckAction returns why an Action of that author, way and reason would be refused: a *RefusedError. It does
-// no I/O.
-func CheckAction(by, via, reason string) error { return Edit{By: by, Via: via, Reason: reason}.check() }
-
-// RecordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the newest. The error is
-// ErrNotPermitted, that of CheckAction, or those of Store. Costs two round trips.
-func (s *Store) RecordAction(ctx context.Context, a Action) error {
-	if err := CheckAction(a.By, a.Via, a.Reason); err != nil {
+// recordAction records an Action, at the time of Redis. The last 1,000 are kept, for 366 days after the newest. A Redis user that may change
+// tasks and not the limits records none. The error wraps throttle.ErrUnavailable. Costs two round trips.
+func (s *Service) recordAction(ctx context.Context, a Action) (err error) {
+	if a.At, err = s.store.Time(ctx); err != nil {
 		return err
 	}
-	now, err := s.Time(ctx)
-	if err != nil {
-		return err
-	}
-	a.At = now
 	text, err := json.Marshal(a)
 	if err != nil {
-		return fmt.Errorf("policystore: %w", err)
+		return err
 	}
 	_, err = s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		p.RPush(ctx, s.actionsKey(), text)
@@ -63,31 +56,33 @@ func (s *Store) RecordAction(ctx context.Context, a Action) error {
 		p.PExpire(ctx, s.actionsKey(), 366*24*time.Hour)
 		return nil
 	})
-	switch {
-	case denied(err), redis.HasErrorPrefix(err, "EXECABORT"): // a command was denied before EXEC
-		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
-	case err != nil:
-		return unavailable(ctx, "record a change of tasks beside", err)
+	if err != nil && !denied(err) {
+		return fmt.Errorf("%w: record a change of tasks: %w", throttle.ErrUnavailable, err)
 	}
 	return nil
 }
 
-// ErrActionsHidden is the error for a Redis user that may not read the recorded Actions.
-var ErrActionsHidden = errors.New("policystore: the Redis user may not read who changed waiting tasks")
+// denied reports whether Redis denied its user a permission, perhaps to a command before EXEC.
+func denied(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "EXECABORT")
+}
 
-// Actions returns the recorded Actions, newest first. One that cannot be decoded, since a later release wrote it, is left out. The error is
-// ErrActionsHidden, or those of Store. Costs one round trip.
-func (s *Store) Actions(ctx context.Context) ([]Action, error) {
+// ErrActionsHidden is the error for a Redis user that may not read the recorded Actions.
+var ErrActionsHidden = errors.New("the Redis user may not read who changed waiting tasks")
+
+// AllActions returns the recorded Actions, newest first, for any actor: see SeenActions. One that cannot be decoded, since a later release
+// wrote it, is left out. The error is ErrActionsHidden, or wraps throttle.ErrUnavailable. Costs one round trip.
+func (s *Service) AllActions(ctx context.Context) ([]Action, error) {
 	var all *redis.StringSliceCmd
 	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.LRange(ctx, s.actionsKey(), 0, -1)
 		return nil
 	})
-	if denied(err) || redis.HasErrorPrefix(err, "EXECABORT") { // a command was denied before EXEC
+	if denied(err) {
 		return nil, fmt.Errorf("%w: %w", ErrActionsHidden, err)
 	}
 	if err != nil {
-		return nil, unavailable(ctx, "read who changed tasks beside", err)
+		return nil, fmt.Errorf("%w: read who changed tasks: %w", throttle.ErrUnavailable, err)
 	}
 	list := make([]Action, 0, len(all.Val()))
 	for _, text := range slices.Backward(all.Val()) {
@@ -99,4 +94,4 @@ func (s *Store) Actions(ctx context.Context) ([]Action, error) {
 	return list, nil
 }
 
-func (s *Store) actionsKey() string { return s.key + ":actions" }
+func (s *Service) actionsKey() string { return cmp.Or(s.prefix, "hw") + ":limits:actions" }
