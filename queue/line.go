@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -32,11 +33,16 @@ const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, dea
 // ID and Queue, if the line has valid ones.
 func ParseLine(line []byte) (Task, error) { return parseLine(line, time.Now()) }
 
+var parsers = sync.Pool{New: func() any { return jsontext.NewDecoder(&bytes.Buffer{}) }}
+
 func parseLine(line []byte, now time.Time) (Task, error) {
 	if len(line) > MaxLine {
 		return Task{}, &InvalidError{[]Fault{{Reason: fmt.Sprintf("longer than %d bytes", MaxLine)}}}
 	}
-	d := decoder{json: jsontext.NewDecoder(bytes.NewBuffer(line))}
+	parser, _ := parsers.Get().(*jsontext.Decoder)
+	defer parsers.Put(parser)
+	parser.Reset(bytes.NewBuffer(line)) // which it reads without a copy
+	d := decoder{json: parser}
 	t, isObject := d.line()
 	switch {
 	case d.err != nil:
