@@ -3,8 +3,7 @@
 //
 //	handler := inbound.Wrap(mux, limiter, func(r *http.Request) string { return policy.JoinScope("api", callerOf(r)) })
 //
-// Nobody waits: a server has better uses for a connection. Package roundtrip is for the other
-// direction, requests that a program makes.
+// Requests never wait. Package roundtrip is for the other direction, requests that a program makes.
 package inbound
 
 import (
@@ -32,31 +31,28 @@ type Limiter interface {
 // A request that the limiter allows is passed on, with the RateLimit fields of throttle.Decision.Header in
 // the answer's header, which the handler may change. Other requests never reach the handler:
 //
-//   - One that is denied is answered 429 (Too Many Requests), with the RateLimit fields and, where a clock tells
-//     when it would be allowed, Retry-After in seconds.
-//   - While Redis cannot answer, the rules' failure policies decide (Rule.OnRedisError). Under a closed rule it is
-//     answered 503 (Service Unavailable), with Retry-After: 1. Under open and share rules it is passed on or denied
-//     as usual. The limiter's own Logger tells of the outage.
-//   - One whose context has ended is answered 503: its caller has gone, or has been answered by a time-out.
-//   - One that no wait would mend is the program's error: its scope meets no rule or is no scope, the
-//     application may not spend from it, or it costs more than a rule can ever admit. It is answered 500 (Internal
-//     Server Error), and logged at level error, each time.
+//   - A denied one is answered 429 (Too Many Requests), with the RateLimit fields and, if a clock ends the
+//     wait, Retry-After in seconds.
+//   - While Redis does not answer, the rules' failure policies decide (Rule.OnRedisError). Under a closed rule
+//     the answer is 503 (Service Unavailable), with Retry-After: 1.
+//   - One whose context has ended is answered 503.
+//   - One that can never be allowed is the program's error: its scope meets no rule or is no scope, the
+//     application may not spend from it, or it costs more than a rule can ever admit. It is answered 500
+//     (Internal Server Error), and logged at level error, each time.
 //
-// Units that were taken stay spent, whatever the handler answers. Places under concurrency rules are held until the handler
+// Units stay spent, whatever the handler answers. Places under concurrency rules are held until the handler
 // returns or panics. If they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost
-// as its cause. A connection that the handler takes over (http.Hijacker) holds none once the handler has returned.
+// as its cause.
 //
-// A request costs a round trip to Redis, shared with others that come at the same time, and one more where there are
-// concurrency rules.
+// A request costs a round trip to Redis, shared with others that come at the same time, and one more where
+// there are concurrency rules.
 type Middleware struct {
 	// Limiter decides. Required.
 	Limiter Limiter
 	// Scope returns the scope that a request spends from, such as api/acme. A request with an empty scope
-	// is not limited. Each caller in it has limits of its own, under "*" in limits.yaml, and uses some
-	// memory in Redis as long as they are in use: take names from authenticated data, not from input that
-	// any client can set. Join them with policy.JoinScope: after "api/"+name, a caller named acme/x spends
-	// from the limits of acme. JoinScope of an empty name is empty, so give callers without a name one.
-	// Required.
+	// is not limited. Take names from authenticated data, not from input that any client can set, since each
+	// has limits of its own in Redis. Join them with policy.JoinScope: after "api/"+name, a caller named
+	// acme/x spends from the limits of acme. Give callers without a name one. Required.
 	Scope func(*http.Request) string
 	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
