@@ -9,13 +9,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
-
-	"github.com/headway-go/headway/cmd/internal/cli"
 )
 
 // embedded is a Redis inside this process. Its keys expire by the clock; it
@@ -30,8 +27,7 @@ type embedded struct {
 	mini    *miniredis.Miniredis
 	port    net.Listener
 	serving sync.WaitGroup
-	busy    sync.Map     // *server.Peer whose command runs
-	clients atomic.Int64 // that are connected
+	busy    sync.Map // *server.Peer whose command runs
 	log     *slog.Logger
 	began   time.Time
 	ticked  atomic.Int64 // when TTLs were last moved, since began
@@ -75,9 +71,6 @@ func startEmbedded(addr string, log *slog.Logger) (*embedded, error) {
 	return e, nil
 }
 
-// maxClients is a real Redis' default.
-const maxClients = 10_000
-
 // accept serves clients until the port is closed.
 func (e *embedded) accept() {
 	for {
@@ -91,12 +84,8 @@ func (e *embedded) accept() {
 				return
 			case <-time.After(minTick):
 			}
-		case e.clients.Add(1) > maxClients:
-			_, _ = c.Write([]byte("-ERR max number of clients reached\r\n"))
-			_ = c.Close()
-			e.clients.Add(-1)
 		default:
-			e.mini.Server().ServeConn(newSoundConn(c, func() { e.clients.Add(-1) }))
+			e.mini.Server().ServeConn(newSoundConn(c))
 		}
 	}
 }
@@ -150,7 +139,7 @@ func (e *embedded) tick() {
 		}
 		start := time.Since(e.began)
 		e.mini.FastForward(e.sinceTick())
-		// Told after the fact: a TTL that is set meanwhile gets too much added,
+		// Stored after the fact: a TTL that is set meanwhile gets too much added,
 		// never too little.
 		e.ticked.Store(int64(start))
 		timer.Reset(max(minTick, tickShare*(time.Since(e.began)-start)))
@@ -198,28 +187,4 @@ func addTo(args []string, i int, n int64) {
 	if v, err := strconv.ParseInt(args[i], 10, 64); err == nil && v > 0 {
 		args[i] = strconv.FormatInt(v+n, 10)
 	}
-}
-
-// listenError says why what cannot listen on addr.
-func listenError(err error, addr, what, tryInUse string) error {
-	host, port, _ := net.SplitHostPort(addr)
-	told := &cli.Error{What: what + " cannot listen on " + addr, Err: err}
-	var dns *net.DNSError
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		told.What += ": the port is in use"
-		told.Try = tryInUse
-	case errors.Is(err, syscall.EACCES):
-		told.What += ": no permission for port " + port
-		told.Try = "a port from 1024 up"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		told.What += ": this machine does not have the address " + host
-		told.Try = "an address of this machine (ip addr lists them)"
-	case errors.As(err, &dns):
-		told.What += ": no address is known for " + host
-		told.Try = "an IP address of this machine"
-	default:
-		told.What += ": " + err.Error()
-	}
-	return told
 }

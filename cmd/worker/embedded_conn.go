@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"sync"
 )
 
 // What a command may be for the embedded server: fewer arguments than a real Redis allows, and shorter
@@ -31,18 +30,9 @@ type soundConn struct {
 	args int    // still to come of a command
 	body int    // bytes still to come of an argument, with its end
 	err  error
-
-	closed func() // called once
 }
 
-func newSoundConn(c net.Conn, closed func()) *soundConn {
-	return &soundConn{Conn: c, in: make([]byte, 0, 4096), closed: sync.OnceFunc(closed)}
-}
-
-func (c *soundConn) Close() error {
-	c.closed()
-	return c.Conn.Close()
-}
+func newSoundConn(c net.Conn) *soundConn { return &soundConn{Conn: c, in: make([]byte, 0, 4096)} }
 
 func (c *soundConn) Read(p []byte) (int, error) {
 	for len(c.out) == 0 {

@@ -72,13 +72,13 @@ func (l *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
 	r, known := &reach{}, map[place]bool{}
 	for _, p := range processes {
 		known[place{p.Host, p.PID}] = true
-		one := processReport{App: p.App, Host: p.Host, PID: p.PID}
+		report := processReport{App: p.App, Host: p.Host, PID: p.PID}
 		switch {
 		case !p.Follows:
-			r.NotFollowing = append(r.NotFollowing, one)
+			r.NotFollowing = append(r.NotFollowing, report)
 		case p.Version < version:
-			one.Version = p.Version
-			r.Behind = append(r.Behind, one)
+			report.Version = p.Version
+			r.Behind = append(r.Behind, report)
 		case p.Worker:
 			r.Workers++
 		default:

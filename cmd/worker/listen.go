@@ -3,11 +3,13 @@ package main
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
@@ -177,4 +179,28 @@ func (s *statusServer) close() {
 		_ = s.srv.Close()
 		_ = s.ln.Close() // if it was not served yet
 	}
+}
+
+// listenError says why what cannot listen on addr.
+func listenError(err error, addr, what, tryInUse string) error {
+	host, port, _ := net.SplitHostPort(addr)
+	e := &cli.Error{What: what + " cannot listen on " + addr, Err: err}
+	_, noAddress := errors.AsType[*net.DNSError](err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		e.What += ": the port is in use"
+		e.Try = tryInUse
+	case errors.Is(err, syscall.EACCES):
+		e.What += ": no permission for port " + port
+		e.Try = "a port from 1024 up"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		e.What += ": this machine does not have the address " + host
+		e.Try = "an address of this machine (ip addr lists them)"
+	case noAddress:
+		e.What += ": no address is known for " + host
+		e.Try = "an IP address of this machine"
+	default:
+		e.What += ": " + err.Error()
+	}
+	return e
 }

@@ -189,8 +189,8 @@ func allow(cfg *page.Config, users string) (err error) {
 	}
 	if cfg.Users == nil && cfg.Proxy == nil {
 		cfg.Local = "local"
-		if one, err := user.Current(); err == nil && one.Username != "" {
-			cfg.Local = one.Username
+		if u, err := user.Current(); err == nil && u.Username != "" {
+			cfg.Local = u.Username
 		}
 	}
 	return nil
