@@ -154,7 +154,7 @@ func (t *target) parseSentinel(hosts, path string, query url.Values) error {
 		return refused(err)
 	}
 	if opt.RouteByLatency || opt.RouteRandomly || opt.ReplicaOnly {
-		return onReplicas
+		return errReplicas
 	}
 	opt.SentinelAddrs = append(opt.SentinelAddrs, addrs[1:]...)
 	opt.SentinelUsername, opt.SentinelPassword = t.user, t.password
@@ -178,7 +178,7 @@ func (t *target) parseCluster(hosts, path string, query url.Values) error {
 		return refused(err)
 	}
 	if opt.ReadOnly || opt.RouteByLatency || opt.RouteRandomly {
-		return onReplicas
+		return errReplicas
 	}
 	opt.Addrs = append(opt.Addrs, addrs[1:]...)
 	opt.Username, opt.Password = t.user, t.password
@@ -193,7 +193,7 @@ func (t *target) parseCluster(hosts, path string, query url.Values) error {
 	return nil
 }
 
-var onReplicas = Errorf("leave read_only, replica_only, route_by_latency and route_randomly out",
+var errReplicas = Errorf("leave read_only, replica_only, route_by_latency and route_randomly out",
 	"the Redis URL asks for replicas, but limits are decided on masters")
 
 func checkDB(db int) error {
