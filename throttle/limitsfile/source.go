@@ -198,7 +198,7 @@ func (s *Source) publish(ctx context.Context, changed bool) error {
 	}
 	if published {
 		s.warnRemoved(ctx, stood)
-		s.warnUnmatched(ctx, v, stood)
+		s.warnUnmatched(ctx, v)
 		if odd := throttle.Lint(s.read.policy); len(odd) > 0 {
 			s.log.WarnContext(ctx, "limits file has warnings; worker limits check lists them",
 				"file", s.read.path, "warnings", len(odd), "first", odd[0].String())

@@ -3,8 +3,6 @@ package limitsfile
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
@@ -26,14 +24,14 @@ type unmatched struct {
 // warnUnmatched logs that tasks wait whose scopes no rule matches under a version that was just written. Otherwise the first warning comes
 // when asynq brings such a task, which may be long after its start was due. Without an answer from Redis it logs nothing: the limits are in
 // force either way.
-func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version, stood *policy.Policy) {
+func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version) {
 	ctx, cancel := context.WithTimeout(ctx, surveyBound)
 	defer cancel()
 	next, _, err := s.store.Policy(ctx, v, time.Now())
 	if err != nil || next.Unmatched() == policy.UnmatchedAllow {
 		return
 	}
-	left, err := s.leftUnmatched(ctx, next, stood)
+	left, err := s.leftUnmatched(ctx, next)
 	if err != nil || left.tasks == 0 {
 		return
 	}
@@ -41,8 +39,8 @@ func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version, stood
 		"version", v.Number, "tasks", left.tasks, "scopes", left.scopes, "scope", left.first)
 }
 
-// leftUnmatched counts those tasks. Only providers of which the new file lacks something are looked at, if the file before it is known.
-func (s *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) (left unmatched, err error) {
+// leftUnmatched counts those tasks.
+func (s *Source) leftUnmatched(ctx context.Context, next *policy.Policy) (left unmatched, err error) {
 	limiter, err := throttle.New(s.rdb, next, throttle.Config{Prefix: s.cfg.Prefix})
 	if err != nil {
 		return left, err
@@ -54,9 +52,6 @@ func (s *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) 
 	}
 	most := int64(0)
 	for provider := range active {
-		if stood != nil && !lacks(provider, removed(stood, s.read.policy)) {
-			continue
-		}
 		queues, _, err := inspect.Of(list).Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })
 		if err != nil {
 			return left, err
@@ -69,15 +64,6 @@ func (s *Source) leftUnmatched(ctx context.Context, next, stood *policy.Policy) 
 		}
 	}
 	return left, nil
-}
-
-// lacks reports whether one of the names that are gone is the provider's, or of all providers.
-func lacks(provider string, gone []string) bool {
-	return slices.ContainsFunc(gone, func(name string) bool {
-		path, _, _ := strings.Cut(name, " ")
-		first, _, _ := strings.Cut(path, "/")
-		return first == provider || first == "*" || first == ""
-	})
 }
 
 func matches(p *policy.Policy, name string) bool {

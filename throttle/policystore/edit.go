@@ -111,10 +111,9 @@ func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) {
 	e.For = 0
 	return s.one(ctx, e, scope, PausedField, func(d *draft, _ *Override) error {
-		switch above, paused := pausedAt(d.was, scope); {
-		case !paused && above != "":
+		if above, paused := pausedAt(d.was, scope); !paused && above != "" {
 			return refuse("%s is not paused itself; %s is, and all that lies below it", scope, above)
-		case !paused:
+		} else if !paused {
 			return refuse("%s is not paused", scope)
 		}
 		d.Change = "resume " + scope
@@ -286,16 +285,12 @@ func (d *draft) assign(scope, name string, to, was policy.ScopeConfig) bool {
 
 // Assigned is the change that Assign makes to a scope; nil keeps a field.
 type Assigned struct {
-	Owner *string  // an empty text removes it
-	Apps  []string // the applications that may spend; an empty list removes them
-	// Hosts are the hosts whose answers count. An empty list removes them.
-	Hosts []string
-	// Weight is the weight of the scope among those beside it, 1 for an equal share.
-	Weight *int64
-	// Shares are the shares of the names below the scope. An empty map removes them.
-	Shares map[string]policy.Share
-	// Answers is the effect of an API's answers, as limits.yaml has it: pause, or {most: 150%}. An empty text removes it.
-	Answers *string
+	Owner   *string                 // an empty text removes it
+	Apps    []string                // the applications that may spend; an empty list removes them
+	Hosts   []string                // the hosts whose answers count; an empty list removes them
+	Weight  *int64                  // among the scopes beside it, 1 for an equal share
+	Shares  map[string]policy.Share // of the names below the scope; an empty map removes them
+	Answers *string                 // the effect of an API's answers, as limits.yaml has it; an empty text removes it
 }
 
 // Assign sets fields of a scope beside its rules. The levels above and below it do not change. Its errors are those of Set, and
@@ -396,13 +391,10 @@ func (d *draft) restored(o Override) Override {
 
 // Reset is a rule whose spending a version forgot.
 type Reset struct {
-	// Scope is that of the tasks that spent, payments/acme.
-	Scope string `json:"scope"`
-	// Rule is the rule's name, empty for a pause of the API that was lifted.
-	Rule string `json:"rule,omitempty"`
-	// Unit is what the rule counts, and Used how many units still counted just before.
-	Unit string `json:"unit,omitempty"`
-	Used int64  `json:"used"`
+	Scope string `json:"scope"`          // of the tasks that spent, payments/acme
+	Rule  string `json:"rule,omitempty"` // empty for a pause of the API that was lifted
+	Unit  string `json:"unit,omitempty"` // that the rule counts
+	Used  int64  `json:"used"`           // units that still counted just before
 }
 
 // ErrNothingToReset is the error for a scope at which no rate rule counts.

@@ -126,10 +126,8 @@ const UnmatchedField = "unmatched"
 
 // Difference is one rule, or one of the Fields of a scope, in which two policies differ.
 type Difference struct {
-	// Scope is the rule's place in the policy, payments/*.
-	Scope string
-	// Rule is the rule's name, the name of a field, owner:, or UnmatchedField.
-	Rule string
+	Scope string // the rule's place in the policy, payments/*
+	Rule  string // its name, the name of a field, owner:, or UnmatchedField
 	// Before and After are the rule as limits.yaml has it, or the field with its name. Empty if there is none.
 	Before, After string
 	// BeforeUntil and AfterUntil are when a temporary rule ends, or zero for a permanent one. The text of a pause includes its end.

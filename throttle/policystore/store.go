@@ -240,17 +240,12 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.P
 	if err != nil {
 		return nil, err
 	}
-	return parseSource(v.Number, texts[name])
-}
-
-// parseSource parses the text of a source, which a version needs.
-func parseSource(number int64, text string) (*policy.Policy, error) {
-	if text == "" {
-		return nil, &DamagedError{number, errors.New("its text is not there")}
+	if texts[name] == "" {
+		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
 	}
-	p, err := limitsyaml.Parse("the limits in Redis", []byte(text))
+	p, err := limitsyaml.Parse("the limits in Redis", []byte(texts[name]))
 	if err != nil {
-		return nil, &DamagedError{number, err}
+		return nil, &DamagedError{v.Number, err}
 	}
 	return p, nil
 }

@@ -3,7 +3,6 @@ package policystore
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -86,25 +85,20 @@ func ended(until, now time.Time) bool { return !until.IsZero() && !now.Before(un
 func (o Override) Resumed() bool { return o.Text == limitsyaml.Resumed }
 
 func compareOverrides(a, b Override) int {
-	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Name, b.Name), a.rank()-b.rank())
+	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Name, b.Name), a.Until.Compare(b.Until))
 }
 
-func (o Override) rank() int {
-	if o.Until.IsZero() {
-		return 0
-	}
-	return 1
-}
-
-// put adds an override, or replaces that of the same rule or field and keeps who created it.
+// put adds an override, and removes the permanent or the temporary one of the same rule or field but for its creator.
 func (v *Version) put(o Override) {
-	i, found := slices.BinarySearchFunc(v.Overrides, o, compareOverrides)
-	if !found {
-		v.Overrides = slices.Insert(v.Overrides, i, o)
-		return
-	}
-	o.Authorship = o.after(v.Overrides[i].Authorship)
-	v.Overrides[i] = o
+	v.Overrides = slices.DeleteFunc(v.Overrides, func(was Override) bool {
+		same := was.Scope == o.Scope && was.Name == o.Name && was.Until.IsZero() == o.Until.IsZero()
+		if same {
+			o.Authorship = o.after(was.Authorship)
+		}
+		return same
+	})
+	i, _ := slices.BinarySearchFunc(v.Overrides, o, compareOverrides)
+	v.Overrides = slices.Insert(v.Overrides, i, o)
 }
 
 // drop removes the overrides of a rule or field, or of the whole scope for an empty name.
@@ -165,10 +159,7 @@ func (s *Source) is(p *policy.Policy) bool { return s != nil && s.Sum == sumOf(l
 
 func sameSource(a, b *Source) bool { return a == b || a != nil && b != nil && a.Sum == b.Sum }
 
-func sumOf(text []byte) string {
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
+func sumOf(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
 
 // record is a version as Redis has it. It is never changed.
 type record struct {

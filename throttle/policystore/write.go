@@ -22,23 +22,17 @@ import (
 type Edit struct {
 	// By is the author in the history: a label that is not verified. The history also records the Redis user. Required.
 	By string
-	// Reason is the reason in the history: up to MaxReason bytes of printable text. Defaults to none.
-	Reason string
-	// IfVersion refuses the change unless this version is the current one. Defaults to 0: any version.
-	IfVersion int64
-	// For is how long a rule stays set or removed, or a scope paused. Defaults to permanently.
-	For time.Duration
-	// Via is the way of the change in the history, such as "page": up to 64 bytes of printable text. Defaults to none.
-	Via string
+	// Reason and Via are the reason of the change and its way, such as "page", in the history: up to MaxReason and 64 bytes of printable
+	// text. They default to none.
+	Reason, Via string
+	IfVersion   int64         // refuses the change unless this version is the current one; 0 for any
+	For         time.Duration // how long a rule stays set or removed, or a scope paused; 0 for permanently
 	// DryRun writes nothing: the result is what the change would come to, and so is the error, but for ErrNotPermitted.
 	DryRun bool
 }
 
-const (
-	// MaxReason is the maximum length of an Edit.Reason in bytes.
-	MaxReason = 500
-	maxVia    = 64
-)
+// MaxReason is the maximum length of an Edit.Reason in bytes.
+const MaxReason = 500
 
 // RefusedError is the error of a change that makes no sense for the limits as they are, and says why. Nothing was changed.
 type RefusedError struct{ Reason string }
@@ -56,8 +50,8 @@ func (e Edit) Check() error {
 		return refuse("the reason is %d bytes long; the most is %d", len(e.Reason), MaxReason)
 	case !printable(e.Reason):
 		return refuse("the reason holds a character that cannot be printed; write it on one line")
-	case len(e.Via) > maxVia || !printable(e.Via):
-		return refuse("the way of a change is up to %d bytes of printable text, and not %.80q", maxVia, e.Via)
+	case len(e.Via) > 64 || !printable(e.Via):
+		return refuse("the way of a change is up to 64 bytes of printable text, and not %.80q", e.Via)
 	case e.For < 0 || e.For > 0 && e.For <= Notice:
 		return refuse("for %s is too short: a change comes into force after %s", e.For, Notice)
 	}
@@ -70,14 +64,10 @@ func printable(text string) bool {
 
 // Made is the result of a change. With ErrUnchanged it is the current state.
 type Made struct {
-	// Version is the version that the change made.
-	Version Version
-	// Before is the earlier override of the rule or pause that was changed, or nil for none.
-	Before       *Override
-	PolicyBefore *policy.Policy
-	Policy       *policy.Policy
-	// Differences are what the change changed, as in Store.Changes.
-	Differences []Difference
+	Version              Version   // that the change made
+	Before               *Override // of the rule or pause that was changed, or nil for none
+	PolicyBefore, Policy *policy.Policy
+	Differences          []Difference // that the change made, as in Store.Changes
 }
 
 // ErrUnchanged is the error of a change that would change nothing.
@@ -227,6 +217,7 @@ const (
 	// written: the oldest go first.
 	Kept      = 100
 	keptBytes = 16 << 20
+	keptFiles = 200 // how many files are remembered as published
 )
 
 // kept returns how many versions are kept when one of a size is written.
@@ -292,17 +283,13 @@ func (r *record) prune(oldest int64) (gone []string) {
 // trip.
 func (s *Store) mayChange(ctx context.Context) error {
 	err := s.rdb.HDel(ctx, s.key, "").Err()
-	switch {
-	case denied(err):
+	if denied(err) {
 		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
-	case err != nil:
+	} else if err != nil {
 		return unavailable(ctx, "ask for the permission to change", err)
 	}
 	return nil
 }
-
-// keptFiles is how many files are remembered as published.
-const keptFiles = 200
 
 // PublishFile makes p the limits file, of which there is one for all processes. A file that was published before, and replaced by another
 // since, changes nothing if a worker runs: so a worker that starts again during a rolling deploy does not bring the old limits back. With
@@ -345,20 +332,14 @@ func (s *Store) Preview(ctx context.Context, p *policy.Policy) (*policy.Policy, 
 	v, err := s.Current(ctx)
 	if errors.Is(err, ErrNone) && p != nil {
 		return p, nil
-	} else if err != nil {
-		return nil, err
+	}
+	if err != nil || p == nil || v.Imported != nil || !v.takes(sumOf(limitsyaml.Format(p)), !s.workerRuns(ctx)) || s.mayChange(ctx) != nil {
+		return s.Now(ctx)
 	}
 	now, err := s.Time(ctx)
 	if err != nil {
 		return nil, err
 	}
-	base, err := s.base(ctx, s.rdb, v)
-	if err != nil {
-		return nil, err
-	}
-	if p != nil && v.Imported == nil && v.takes(sumOf(limitsyaml.Format(p)), !s.workerRuns(ctx)) && s.mayChange(ctx) == nil {
-		base = p
-	}
-	then, _, err := v.policy(base, now)
+	then, _, err := v.policy(p, now)
 	return then, err
 }
