@@ -82,11 +82,9 @@ func missing(scope, rule, near string) error {
 	return refuse("%s has no rule %q of its own; did you mean %s?", scope, rule, near)
 }
 
-// Pause pauses scope, with "*" for every name, and all scopes below it: no task that spends from them starts, from when the change is in
-// force until Edit.For is over, or permanently without it. Tasks wait in their order, and continue when the pause ends. A scope that is
-// paused already gets a new end. When a temporary pause is over, the file's value applies again, or an earlier resumption. The scope needs
-// no rules. The error is ErrUnchanged if it is paused permanently already, a *ConflictError, a *policy.Error or *policy.ScopeError for an
-// invalid scope, or those of Store. Costs some round trips.
+// Pause pauses scope, with "*" for every name, and all scopes below it: no task that spends from them starts, for Edit.For or permanently.
+// Tasks wait in their order. A scope that is paused already gets a new end. After a temporary pause the file's value applies again, or an
+// earlier resumption. The scope needs no rules. Its errors are those of Set, and ErrUnchanged if it is paused permanently already.
 func (s *Store) Pause(ctx context.Context, e Edit, scope string) (Made, error) {
 	return s.one(ctx, e, scope, PausedField, func(d *draft, before *Override) error {
 		if e.For == 0 && textIn(nodeAt(d.was, scope), PausedField) == limitsyaml.Paused {
@@ -232,10 +230,9 @@ func (s *Store) Unset(ctx context.Context, e Edit, scope, rule string) (Made, er
 	})
 }
 
-// Import imports a policy. With replace, the policy replaces the file that workers were started with, and every override is discarded.
-// Without replace, each of its rules and fields is set, and everything else stays. In both cases a scope that was paused or resumed live
-// stays so unless p itself gives its pause: limits from a machine must not undo a manual stop. Its errors are those of Set, and
-// ErrUnchanged.
+// Import imports a policy. With replace, it replaces the file that workers were started with, and every override is discarded. Without, each
+// of its rules and fields is set. In both cases a live pause stays unless p has one for the scope: limits from a machine must not undo a
+// manual stop. Its errors are those of Set, and ErrUnchanged.
 func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from string, replace bool) (Made, error) {
 	e.For = 0
 	return s.edit(ctx, e, func(d *draft) error {
@@ -249,19 +246,16 @@ func (s *Store) Import(ctx context.Context, e Edit, p *policy.Policy, from strin
 			return nil
 		}
 		d.Change = "import " + from
-		changed := false
 		_, stand := d.was.Limits()
+		err := ErrUnchanged
 		for scope, n := range Nodes(limits) {
 			for _, name := range namesIn(n) {
 				if d.assign(scope, name, n, nodeIn(stand, scope)) {
-					changed = true
+					err = nil
 				}
 			}
 		}
-		if !changed {
-			return ErrUnchanged
-		}
-		return nil
+		return err
 	})
 }
 
@@ -403,10 +397,9 @@ var ErrNothingToReset = errors.New("policystore: no rate rule counts at the scop
 // resetBound bounds a reset, which does not end with its context: it would be in force and not in the history.
 const resetBound = 5 * time.Second
 
-// Reset forgets the spending under the rules of a scope, or under one of them, by Limiter.Reset. l must have the policy in force. It writes
-// a version that has how much was spent and who reset it, and changes no rule. A user that may not change the limits resets nothing.
-// Neither Edit.For nor Edit.DryRun goes with it. The error is ErrNothingToReset, a *ConflictError for Edit.IfVersion, or those of Store and
-// of Limiter.Reset. If Redis fails between the two, it says what was reset and is not in the history. Costs some round trips.
+// Reset forgets the spending under the rules of a scope, or under one of them, by Limiter.Reset of a limiter with the policy in force. It
+// writes a version that has how much was spent, and changes no rule. It goes without Edit.For and Edit.DryRun. Its errors are those of Set
+// and of Limiter.Reset, and ErrNothingToReset. If Redis fails in between, the error says what was reset and is not in the history.
 func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, rule string) (Made, error) {
 	if e.DryRun {
 		return Made{}, errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")

@@ -43,9 +43,8 @@ type FollowConfig struct {
 const pollEvery = 400 * time.Millisecond
 
 // Follow keeps the limiter's policy up to date with the store until ctx ends. It puts each version in force at its moment, and removes what
-// ends. If several versions are written while one is about to come into force, the last of them follows it. If Redis does not answer, or
-// has no limits or ones that cannot be decoded, the limiter keeps its policy. Meanwhile Store.Processes lists this process, with the
-// version that is in force here. Costs one round trip of one command each 400 ms, two each 15 seconds, and a few for each version.
+// ends. While Redis does not answer, or has no limits or ones that cannot be decoded, the limiter keeps its policy. Store.Processes lists
+// this process. Costs one round trip of one command each 400 ms, two each 15 seconds, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

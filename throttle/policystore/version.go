@@ -337,10 +337,11 @@ func isField(name string) bool { return strings.HasSuffix(name, ":") }
 
 // unique returns some names, each once, in their order.
 func unique(names []string) []string {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(names, func(name string) bool {
-		again := seen[name]
-		seen[name] = true
-		return again
-	})
+	var list []string
+	for _, name := range names {
+		if !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
 }

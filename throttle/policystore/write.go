@@ -291,10 +291,9 @@ func (s *Store) mayChange(ctx context.Context) error {
 	return nil
 }
 
-// PublishFile makes p the limits file, of which there is one for all processes. A file that was published before, and replaced by another
-// since, changes nothing if a worker runs: so a worker that starts again during a rolling deploy does not bring the old limits back. With
-// changed, p is a file that has changed while this process ran, and is published in any case. published reports whether p was published
-// now; see Version.HasFile for whether it is the file. Costs some round trips.
+// PublishFile makes p the limits file of all processes. One that was published before, and replaced since, changes nothing if a worker runs:
+// so a worker that starts again during a rolling deploy does not bring old limits back. changed says that p has changed while this process
+// ran, and publishes it in any case. published reports whether p was published now. Costs some round trips.
 func (s *Store) PublishFile(ctx context.Context, by string, p *policy.Policy, changed bool) (published bool, v Version, err error) {
 	again := changed || !s.workerRuns(ctx)
 	made, err := s.edit(ctx, Edit{By: by}, func(d *draft) error {
