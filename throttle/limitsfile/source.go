@@ -263,11 +263,6 @@ func (s *Source) Follow(ctx context.Context, limiter *throttle.Limiter, log *slo
 	})
 }
 
-// Announce registers, until ctx ends, that this process keeps the limits that it began with. It is for a process that does not Follow.
-func (s *Source) Announce(ctx context.Context) {
-	policystore.Announce(ctx, s.store, policystore.Process{App: s.cfg.App, Worker: s.cfg.Worker})
-}
-
 // inForce notes whether the file of this process counts, and logs when it no longer does. Limits without any file get this one.
 func (s *Source) inForce(ctx context.Context, v policystore.Version) {
 	if v.File == nil { // the limits were set in a Redis that had been emptied

@@ -341,9 +341,10 @@ func (s *Store) Rollback(ctx context.Context, e Edit, number int64) (Made, error
 		d.Imported = d.importedOf(then)
 		d.Overrides = nil
 		for _, o := range then.Overrides {
-			d.put(d.restored(o))
+			if !o.ended(d.At) {
+				d.put(d.restored(o))
+			}
 		}
-		d.expire()
 		if sameSource(d.Imported, d.before.Imported) && slices.Equal(d.Overrides, d.before.Overrides) {
 			return ErrUnchanged
 		}

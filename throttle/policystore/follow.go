@@ -46,9 +46,7 @@ const pollEvery = 400 * time.Millisecond
 // ends. While Redis does not answer, or has no limits or ones that cannot be decoded, the limiter keeps its policy. Store.Processes lists
 // this process. Costs one round trip of one command each 400 ms, two each 15 seconds, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	f := follower{store: s, limiter: l, cfg: cfg}
 	self := newAnnouncer(s, Process{App: cfg.App, Worker: cfg.Worker, Follows: true})
 	defer self.leave(ctx)
@@ -237,8 +235,7 @@ func (s *Store) Processes(ctx context.Context) ([]Process, error) {
 	}), nil
 }
 
-// Announce publishes, until ctx ends, that a process has limits and does not follow those in Redis, so that an editor of the limits can see
-// it. It does nothing if the Redis user has no permission. Costs two round trips each 15 seconds.
+// Announce publishes, until ctx ends, that a process has limits and does not follow those in Redis. Costs two round trips each 15 seconds.
 func Announce(ctx context.Context, s *Store, p Process) {
 	p.Follows = false
 	a := newAnnouncer(s, p)
@@ -290,10 +287,7 @@ func (a *announcer) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(a.self)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(a.self) // a process always has a JSON
 	_, err = a.store.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		if a.member != "" && a.member != string(text) {
 			p.ZRem(ctx, a.store.processes, a.member)

@@ -4,16 +4,13 @@
 //	store := policystore.New(rdb, policystore.Config{})
 //	_, err := store.Set(ctx, policystore.Edit{By: "anna"}, "payments/acme", "tenant", map[string]string{"limit": "100"})
 //
-// Every process that decides follows the store. All of them put a new version in force at the same moment, at most a second after it was
-// written:
+// Every process that decides calls Follow. All of them put a new version in force at the same moment, at most a second after it was written.
 //
-//	go policystore.Follow(ctx, store, limiter, policystore.FollowConfig{Logger: log})
-//
-// A version has up to three layers. The lowest is the limits file that workers published at their start. An imported policy replaces it.
-// Above either are rules that were set or removed one by one, permanently or for a time.
+// A version has two layers: the limits file that workers published, or an imported policy, and the live changes over it.
 package policystore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +28,7 @@ import (
 
 // Config configures a Store. The zero Config is ready to use.
 type Config struct {
-	// Prefix begins the keys: letters, digits, '-', '_' and '.'. Defaults to "hw".
-	Prefix string
+	Prefix string // begins the keys: letters, digits, '-', '_' and '.'; defaults to "hw"
 }
 
 // Store keeps the versions of one policy in a hash in Redis, and the processes that use them beside it. It is safe for concurrent use, by
@@ -46,10 +42,8 @@ type Store struct {
 
 // New returns a Store in rdb. It does no I/O and does not take ownership of rdb.
 func New(rdb redis.UniversalClient, cfg Config) *Store {
-	if cfg.Prefix == "" {
-		cfg.Prefix = "hw"
-	}
-	return &Store{rdb: rdb, key: cfg.Prefix + ":limits", processes: cfg.Prefix + ":processes"}
+	prefix := cmp.Or(cfg.Prefix, "hw")
+	return &Store{rdb: rdb, key: prefix + ":limits", processes: prefix + ":processes"}
 }
 
 // Notice is the time from the writing of a version until it comes into force. By then all processes have read it, and none still grants
@@ -174,8 +168,7 @@ func (s *Store) record(ctx context.Context, c redis.Cmdable, number int64) (reco
 	return decode(number, texts[name])
 }
 
-// fields reads some fields of the hash, and leaves out those that are not there. The master answers, or the connection c. Costs one round
-// trip.
+// fields reads some fields of the hash, and leaves out those that are not there. The master answers, or the connection c.
 func (s *Store) fields(ctx context.Context, c redis.Cmdable, names ...string) (map[string]string, error) {
 	if len(names) == 0 {
 		return nil, nil

@@ -164,7 +164,7 @@ func (s *Store) apply(ctx context.Context, tx *redis.Tx, d *draft, change func(*
 	if err := change(d); err != nil {
 		return err
 	}
-	d.expire()
+	d.Overrides = slices.DeleteFunc(d.Overrides, func(o Override) bool { return o.ended(d.At) })
 	source := d.source()
 	switch {
 	case sameSource(source, d.before.source()):
@@ -180,11 +180,6 @@ func (s *Store) apply(ctx context.Context, tx *redis.Tx, d *draft, change func(*
 	return err
 }
 
-// expire removes what has ended.
-func (d *draft) expire() {
-	d.Overrides = slices.DeleteFunc(d.Overrides, func(o Override) bool { return o.ended(d.At) })
-}
-
 // made returns the result of a change that was written.
 func (d *draft) made() (Made, error) {
 	before := &state{Version: d.before.Version, base: &base{policy: d.base}}
@@ -196,7 +191,7 @@ func (d *draft) made() (Made, error) {
 	return Made{Version: d.Version, PolicyBefore: d.was, Policy: d.is, Differences: list}, err
 }
 
-// authorship returns that of something that the edit makes or changes.
+// authorship returns that of what the edit makes or changes.
 func (d *draft) authorship() Authorship {
 	return Authorship{
 		CreatedBy: d.Edit.By, CreatedUser: d.User, CreatedAt: d.At,
@@ -234,19 +229,14 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, d *draft) error {
 			r.Sources[source.Sum] = d.Number
 		}
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(r) // a record always has a JSON
 	size := len(text)
 	for _, source := range d.texts {
 		size += len(source)
 	}
 	r.Oldest = max(1, d.before.Oldest, d.Number-kept(size)+1)
 	gone := r.prune(d.before.Oldest)
-	if text, err = json.Marshal(r); err != nil {
-		return err
-	}
+	text, _ = json.Marshal(r)
 	cmds, err := tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for sum, source := range d.texts {
 			p.HSet(ctx, s.key, sourcePrefix+sum, source)
@@ -279,21 +269,19 @@ func (r *record) prune(oldest int64) (gone []string) {
 	return gone
 }
 
-// mayChange returns ErrNotPermitted if the Redis user may not change the limits. It removes a field that is never there. Costs one round
-// trip.
+// mayChange returns ErrNotPermitted if the Redis user may not change the limits: it removes a field that is never there.
 func (s *Store) mayChange(ctx context.Context) error {
 	err := s.rdb.HDel(ctx, s.key, "").Err()
-	if denied(err) {
+	if err == nil {
+		return nil
+	} else if denied(err) {
 		return fmt.Errorf("%w: %w", ErrNotPermitted, err)
-	} else if err != nil {
-		return unavailable(ctx, "ask for the permission to change", err)
 	}
-	return nil
+	return unavailable(ctx, "ask for the permission to change", err)
 }
 
-// PublishFile makes p the limits file of all processes. One that was published before, and replaced since, changes nothing if a worker runs:
-// so a worker that starts again during a rolling deploy does not bring old limits back. changed says that p has changed while this process
-// ran, and publishes it in any case. published reports whether p was published now. Costs some round trips.
+// PublishFile makes p the limits file of all processes. A file that was published before, and replaced since, changes nothing while a
+// worker runs: so a restart during a rolling deploy brings no old limits back. changed publishes p in any case. Costs some round trips.
 func (s *Store) PublishFile(ctx context.Context, by string, p *policy.Policy, changed bool) (published bool, v Version, err error) {
 	again := changed || !s.workerRuns(ctx)
 	made, err := s.edit(ctx, Edit{By: by}, func(d *draft) error {
