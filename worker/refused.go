@@ -111,14 +111,15 @@ func (m *Middleware) logRefused(ctx context.Context, j *job, why, kind string, e
 	if !due {
 		return
 	}
-	text := "waiting task can never pass under the current limits; it waits for new limits"
+	log := m.log.With("scope", j.scope, "type", j.task.Type(), "queue", j.queue, "task_id", j.id, "more", more, "reason", err)
 	switch why {
 	case "app":
-		text = "this worker's application may not spend from the scope; its tasks wait for another worker"
+		log.WarnContext(ctx, "this worker's application may not spend from the scope; its tasks wait for another worker")
 	case "unmatched":
-		text = "no rule matches the scope; its tasks wait until you add a rule, or delete them"
+		log.WarnContext(ctx, "no rule matches the scope; its tasks wait until you add a rule, or delete them")
+	default:
+		log.WarnContext(ctx, "waiting task can never pass under the current limits; it waits for new limits")
 	}
-	m.log.WarnContext(ctx, text, "scope", j.scope, "type", j.task.Type(), "queue", j.queue, "task_id", j.id, "more", more, "reason", err)
 }
 
 // refusedReturns spreads the times at which refused tasks come back. It is safe for concurrent use.

@@ -29,6 +29,7 @@ type watched struct {
 }
 
 func watch(t *testing.T, dir, path string, lookEvery time.Duration) watched {
+	t.Helper()
 	w := watched{t, dir, path, changes(t.Context(), path, lookEvery, quick)}
 	w.changes("the beginning")
 	return w

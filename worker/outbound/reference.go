@@ -109,10 +109,10 @@ func (r references) fault(name string, to *url.URL) string {
 		}
 		host, _ := httpsyntax.Host(to.Hostname())
 		host = normalHost(host)
-		switch named, any := r[name][hostPort{host, port}], r[name][hostPort{host, 0}]; {
-		case named || any && to.Scheme == "https":
+		switch named, everyPort := r[name][hostPort{host, port}], r[name][hostPort{host, 0}]; {
+		case named || everyPort && to.Scheme == "https":
 			return ""
-		case any:
+		case everyPort:
 			return "a secret is sent by https alone where -secret names no port"
 		}
 	}
