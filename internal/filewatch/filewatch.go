@@ -43,7 +43,7 @@ func changes(ctx context.Context, path string, lookEvery, settles time.Duration)
 			case <-ctx.Done():
 				return
 			case <-watcher.Events: // of any file beside it: the target of a symlink has another name
-			case _ = <-watcher.Errors: // the slow look goes on
+			case <-watcher.Errors: //nolint:errcheck // the slow look goes on
 			case <-time.After(wait):
 			}
 			if err == nil {

@@ -133,22 +133,6 @@ func readFile(path string) (text []byte, stands Stamp, err error) {
 	return text, stands, err
 }
 
-// settling waits until a file that has changed does so no more.
-type settling struct {
-	taken Stamp // when it was read last
-	seen  Stamp
-	since time.Time // when seen was seen first
-}
-
-// due tells whether the file is to be read: it is another one than was read last, or it was asked for, and has been the same for long
-// enough.
-func (s *settling) due(stands Stamp, now time.Time, asked bool) bool {
-	if !stands.same(s.seen) {
-		s.seen, s.since = stands, now
-	}
-	return (asked || !stands.same(s.taken)) && now.Sub(s.since) >= settles
-}
-
 // fileModes reports whether a file's mode shows which users may write it.
 const fileModes = runtime.GOOS != "windows"
 

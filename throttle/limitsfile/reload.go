@@ -16,8 +16,8 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// reloadEvery is how often the limits file is looked at.
-const reloadEvery = 250 * time.Millisecond
+// retryEvery is how often a file is tried again that Redis did not take, or that is being written just now.
+const retryEvery = time.Second
 
 // Reload publishes the limits file whenever it has changed and settled, and at each signal, until ctx ends. A file with faults changes
 // nothing.
@@ -25,26 +25,27 @@ func (s *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 	if s.read.stood.info == nil {
 		return // there is no file
 	}
-	tick := time.NewTicker(reloadEvery)
-	defer tick.Stop()
-	w := settling{taken: s.read.stood, seen: s.read.stood}
-	asked := false
+	changed, taken, asked := s.changes(ctx, s.read.path), s.read.stood, false
 	for {
+		var retry <-chan time.Time
+		if !s.look(ctx, &taken, asked) {
+			retry = time.After(retryEvery)
+		} else {
+			asked = false
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-signals:
 			asked = true
-		case <-tick.C:
-		}
-		if s.look(ctx, &w, asked) {
-			asked = false
+		case <-changed:
+		case <-retry:
 		}
 	}
 }
 
-// look takes the file if it has changed and settled, or is asked for. It reports whether it did, or cannot.
-func (s *Source) look(ctx context.Context, w *settling, asked bool) (done bool) {
+// look takes the file if it has changed since it was taken, or is asked for. It reports whether there is nothing more to do.
+func (s *Source) look(ctx context.Context, taken *Stamp, asked bool) (done bool) {
 	stands, err := stampOf(s.read.path)
 	if err == nil && !stands.regular() {
 		err = errors.New("it is no file")
@@ -54,24 +55,27 @@ func (s *Source) look(ctx context.Context, w *settling, asked bool) (done bool) 
 		s.unread(ctx, err)
 		return true
 	case err != nil:
-		return false // it is being replaced
+		return true // it is being replaced: that is a change
 	case stands.same(s.read.stood):
 		s.mended()
 	}
-	if !w.due(stands, time.Now(), asked) {
+	if !asked && stands.same(*taken) {
+		return true
+	}
+	if asked && !stands.old() { // a change that was reported has settled
 		return false
 	}
-	text, stands, err := readFile(s.read.path)
+	text, read, err := readFile(s.read.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && !stands.same(w.seen):
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !read.same(stands):
 		return false // replaced just now
 	case err != nil:
-		w.taken = w.seen
+		*taken = stands
 		s.unread(ctx, err)
 		return true
 	}
-	if done = s.take(ctx, text, stands, asked, stands.sameFile(w.taken)); done {
-		w.taken = stands
+	if done = s.take(ctx, text, read, asked, read.sameFile(*taken)); done {
+		*taken = read
 	}
 	return done
 }

@@ -67,6 +67,25 @@ func later(d time.Duration) {
 	synctest.Wait()
 }
 
+// looks stands for filewatch.Changes, whose watcher is of the system: in a bubble a file is looked at.
+func looks(ctx context.Context, path string) <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	go func() {
+		reported, _ := stampOf(path)
+		seen, since := reported, time.Now()
+		for pause(ctx, 100*time.Millisecond) {
+			if stands, _ := stampOf(path); !stands.same(seen) {
+				seen, since = stands, time.Now()
+			}
+			if !seen.same(reported) && time.Since(since) >= settles {
+				reported = seen
+				changed <- struct{}{}
+			}
+		}
+	}()
+	return changed
+}
+
 // reloads has a worker publish twoTenants, and goes on to read the file again.
 func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 	t.Helper()
@@ -75,6 +94,7 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 		r := &reloading{rdb: rdb, t: t, path: filepath.Join(t.TempDir(), "limits.yaml"), out: &programs.Output{}, signals: make(chan os.Signal)}
 		inPlace(t, r.path, twoTenants)
 		r.Source = New(rdb, readOf(t, r.path), Config{Logger: slog.New(slog.NewTextHandler(r.out, nil)), OnFault: func(err error) { r.faults.Store(&err) }})
+		r.changes = looks
 		_, err := r.Settle(t.Context())
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -23,6 +23,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/filewatch"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -41,6 +42,8 @@ type Source struct {
 	store *policystore.Store
 	cfg   Config
 	log   *slog.Logger
+	// changes reports that the file has changed and settled.
+	changes func(ctx context.Context, path string) <-chan struct{}
 
 	mu       sync.Mutex
 	read     File
@@ -89,7 +92,7 @@ func New(rdb redis.UniversalClient, read File, cfg Config) *Source {
 	if cfg.OnVersion == nil {
 		cfg.OnVersion = func(int64) {}
 	}
-	return &Source{rdb: rdb, store: policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix}), cfg: cfg, log: cfg.Logger, read: read}
+	return &Source{rdb: rdb, store: policystore.New(rdb, policystore.Config{Prefix: cfg.Prefix}), cfg: cfg, log: cfg.Logger, changes: filewatch.Changes, read: read}
 }
 
 // Attach sets the limiter that runs by the limits file where this process may not publish the file and Redis has no limits.
