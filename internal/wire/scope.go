@@ -136,3 +136,34 @@ func unitText(b policy.MatchedRule) string {
 	}
 	return b.Rule.Unit
 }
+
+// Rule is a rule of a scope.
+type Rule struct {
+	Kind    byte    // T token bucket, S sliding or fixed window, K calendar, C concurrency
+	Level   int     // the number of names of its node
+	Name    string  // escaped
+	Unit    string  // "" requests, "*" each task counts
+	Numbers []int64 // as lua/include/rules.lua has them
+}
+
+// Rules is what applies at a scope.
+type Rules struct {
+	Version, Policy, Shape int64 // see lua/include/rules.lua
+	From, Until            int64 // µs since the epoch; 0 and Never if they always apply
+	Weights                []float64
+	Rules                  []Rule
+}
+
+// Text returns the rules as scripts read them.
+func (r Rules) Text() string {
+	b := append(seven(nil, r.Version, r.Policy, r.Shape, r.From, r.Until), byte(len(r.Weights)))
+	for _, w := range r.Weights {
+		b = seven(b, int64(math.Round(w*1e6)))
+	}
+	for _, rule := range r.Rules {
+		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)), byte(len(rule.Unit)))
+		b = append(append(b, rule.Name...), rule.Unit...)
+		b = seven(b, rule.Numbers...)
+	}
+	return string(b)
+}

@@ -3,13 +3,16 @@
 package wire
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/lua"
 )
 
 // Never is a moment or a wait that no clock reaches, as scripts have it: 2^53 - 1.
@@ -72,35 +75,68 @@ func (r *reader) number() int64 {
 	return int64(binary.BigEndian.Uint64(b[:])) //nolint:gosec // 56 bits
 }
 
-// Rule is a rule of a scope.
-type Rule struct {
-	Kind    byte    // T token bucket, S sliding or fixed window, K calendar, C concurrency
-	Level   int     // the number of names of its node
-	Name    string  // escaped
-	Unit    string  // "" requests, "*" each task counts
-	Numbers []int64 // as lua/include/rules.lua has them
+// Call runs a script under a time-out, as Run and Send do.
+func Call(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, script *lua.Script, prefix string, args ...any) (reply any, err error) {
+	err = Send(ctx, rdb, timeout, func(ctx context.Context) (err error) {
+		reply, err = Run(ctx, rdb, script, prefix, args...)
+		return err
+	})
+	return reply, err
 }
 
-// Rules is what applies at a scope.
-type Rules struct {
-	Version, Policy, Shape int64 // see lua/include/rules.lua
-	From, Until            int64 // µs since the epoch; 0 and Never if they always apply
-	Weights                []float64
-	Rules                  []Rule
+// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first call
+// of a script.
+func Run(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, args ...any) (any, error) {
+	return RunKeys(ctx, rdb, script, keys(prefix), args...)
 }
 
-// Text returns the rules as scripts read them.
-func (r Rules) Text() string {
-	b := append(seven(nil, r.Version, r.Policy, r.Shape, r.From, r.Until), byte(len(r.Weights)))
-	for _, w := range r.Weights {
-		b = seven(b, int64(math.Round(w*1e6)))
+// keys returns the KEYS of a script: the prefix of all keys that the script uses, and a key that does not exist and that no script
+// reads. While a cluster moves a slot, the old server forwards calls whose keys it lacks, and the new server refuses a call (TRYAGAIN)
+// only if the call has several keys. With the prefix alone, the new server would decide without the keys that have not arrived.
+func keys(prefix string) []string { return []string{prefix, prefix + "moving"} }
+
+// RunKeys is Run for a script that is given keys instead of a prefix.
+func RunKeys(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, keys []string, args ...any) (any, error) {
+	reply, err := rdb.EvalSha(ctx, script.SHA(), keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		reply, err = rdb.Eval(ctx, script.Source(), keys, args...).Result()
 	}
-	for _, rule := range r.Rules {
-		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)), byte(len(rule.Unit)))
-		b = append(append(b, rule.Name...), rule.Unit...)
-		b = seven(b, rule.Numbers...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", script.Name, err)
 	}
-	return string(b)
+	return reply, nil
+}
+
+// RunAll runs a script once for each list of arguments, in one round trip, and returns the replies. It costs one round trip more
+// on a server that does not know the script. The error is that of the first call that failed; the others may have been done.
+func RunAll(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, calls [][]any) ([]any, error) {
+	replies := make([]any, len(calls))
+	if len(calls) == 1 {
+		reply, err := Run(ctx, rdb, script, prefix, calls[0]...)
+		replies[0] = reply
+		return replies, err
+	}
+	cmds := make([]*redis.Cmd, len(calls))
+	send := func(eval func(redis.Pipeliner, context.Context, string, []string, ...any) *redis.Cmd, text string) error {
+		_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, args := range calls {
+				cmds[i] = eval(pipe, ctx, text, keys(prefix), args...)
+			}
+			return nil
+		})
+		return err
+	}
+	err := send(redis.Pipeliner.EvalSha, script.SHA())
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // the server has run none of them
+		err = send(redis.Pipeliner.Eval, script.Source())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", script.Name, err)
+	}
+	for i, cmd := range cmds {
+		replies[i] = cmd.Val()
+	}
+	return replies, nil
 }
 
 // Attempt asks for units.
@@ -213,175 +249,6 @@ func ReadDecide(reply any, attempts int, rules func(i int) int) (now int64, answ
 		return 0, nil, ErrReply
 	}
 	return now, answers, nil
-}
-
-// Task is a task that joins the line.
-type Task struct {
-	Scope, Text, Queue, ID string
-	Priority               int64
-	Place                  int64 // the score that it had, or 0
-	Cost                   string
-}
-
-// JoinArgs returns the arguments of join. Tasks of a leaf follow each other.
-func JoinArgs(clock string, tasks []Task) []any {
-	number, scopes := map[string]int{}, []any{}
-	for _, t := range tasks {
-		if number[t.Scope] == 0 {
-			scopes = append(scopes, t.Scope, t.Text)
-			number[t.Scope] = len(scopes) / 2
-		}
-	}
-	args := append([]any{clock, len(scopes) / 2}, scopes...)
-	for i := 0; i < len(tasks); {
-		j := i
-		for j < len(tasks) && tasks[j].Scope == tasks[i].Scope && tasks[j].Queue == tasks[i].Queue {
-			j++
-		}
-		args = append(args, number[tasks[i].Scope], Escape(tasks[i].Queue), j-i)
-		for _, t := range tasks[i:j] {
-			rank := strconv.FormatInt(t.Priority, 10)
-			if t.Place > 0 {
-				rank = "=" + strconv.FormatInt(t.Place, 10)
-			}
-			args = append(args, t.ID, rank, t.Cost)
-		}
-		i = j
-	}
-	return args
-}
-
-// Place is the result of join for a task: how many tasks are before it, µs until its expected start, -1 if unknown, and the rule
-// that it waits for, from 1; 0 for none, one more than there are for a pause by an API.
-type Place struct{ Before, Expected, Binding int64 }
-
-// ReadJoin reads the reply of join.
-func ReadJoin(reply any) (now int64, places []Place, err error) {
-	list, _ := reply.([]any)
-	if len(list)%3 != 1 {
-		return 0, nil, ErrReply
-	}
-	number := func(i int) int64 { n, _ := list[i].(int64); return n }
-	now = number(0)
-	for i := 1; i < len(list); i += 3 {
-		places = append(places, Place{number(i), number(i + 1), number(i + 2)})
-	}
-	return now, places, nil
-}
-
-// News is what became of a task.
-type News struct {
-	Waiter string
-	What   string // back, used, gone, left
-	Path   string // of its scope
-	Text   string // of its rules, or ""
-}
-
-// AckArgs returns the arguments of ack.
-func AckArgs(clock string, news []News) []any {
-	args := []any{clock}
-	for _, n := range news {
-		args = append(args, n.Waiter, n.What, n.Path, n.Text)
-	}
-	return args
-}
-
-// Dispatch is a call of dispatch.
-type Dispatch struct {
-	Lead, Spread, From int64
-	Most               int
-	Version, Policy    int64
-	Serves             []Weighted
-	Skips              []string // scopes whose tasks cannot start at the caller now
-	Fresh              map[string]string
-}
-
-// Weighted is a queue that is served; a weight of 0 is strict.
-type Weighted struct {
-	Queue  string
-	Weight float64
-}
-
-// Args returns the arguments of dispatch.
-func (d Dispatch) Args(clock string) []any {
-	var serves strings.Builder
-	for _, w := range d.Serves {
-		fmt.Fprintf(&serves, "%s %g\n", Escape(w.Queue), w.Weight)
-	}
-	skips := strings.Join(d.Skips, "\n")
-	if skips != "" {
-		skips += "\n"
-	}
-	args := []any{clock, d.Lead, d.Spread, d.From, d.Most, fmt.Sprintf("%d %d", d.Version, d.Policy), serves.String(), skips}
-	for scope, text := range d.Fresh {
-		args = append(args, scope, text)
-	}
-	return args
-}
-
-// Grant is a grant in flight.
-type Grant struct {
-	Waiter, Queue, ID, Scope, Cost string
-	Start, Score, Granted, Shape   int64
-	Places                         []int64
-	Probe                          bool
-}
-
-// Lease returns the lease that the grant holds.
-func (g Grant) Lease() string { return g.Waiter + "@" + strconv.FormatInt(g.Start, 10) }
-
-// Dispatched is the reply of dispatch.
-type Dispatched struct {
-	Now, Next        int64
-	Granted, Overdue []Grant
-	Stale            []string
-	Refused          [][3]string
-}
-
-// ReadGrant reads a grant in flight.
-func ReadGrant(waiter, value string) (Grant, error) {
-	r := reader{text: value}
-	n := r.byte()
-	g := Grant{Waiter: waiter, Probe: n >= 128, Start: r.number(), Score: r.number(), Granted: r.number(), Shape: r.number()}
-	for range n % 128 {
-		g.Places = append(g.Places, r.number())
-	}
-	var ok, named bool
-	g.Scope, g.Cost, ok = strings.Cut(r.text, "\n")
-	g.Queue, g.ID, named = strings.Cut(waiter, ":")
-	g.Queue = Unescape(g.Queue)
-	if r.short || !ok || !named {
-		return g, fmt.Errorf("a grant of %q: %w", waiter, ErrReply)
-	}
-	return g, nil
-}
-
-// ReadDispatch reads the reply of dispatch.
-func ReadDispatch(reply any) (d Dispatched, err error) {
-	list, _ := reply.([]any)
-	if len(list) != 5 {
-		return d, ErrReply
-	}
-	times, _ := list[0].(string)
-	r := reader{text: times}
-	d.Now, d.Next = r.number(), r.number()
-	if r.short {
-		return d, ErrReply
-	}
-	d.Stale = texts(list[2])
-	for refused := texts(list[3]); len(refused) >= 3; refused = refused[3:] {
-		d.Refused = append(d.Refused, [3]string(refused[:3]))
-	}
-	for i, grants := range map[int]*[]Grant{1: &d.Granted, 4: &d.Overdue} {
-		for pairs := texts(list[i]); len(pairs) >= 2; pairs = pairs[2:] {
-			g, err := ReadGrant(pairs[0], pairs[1])
-			if err != nil {
-				return d, err
-			}
-			*grants = append(*grants, g)
-		}
-	}
-	return d, nil
 }
 
 func texts(list any) (out []string) {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/lua"
 )
 
 // A call is sent again for movingFor while its slot moves: a slot of ten thousand keys moves in less.
@@ -35,15 +33,6 @@ func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration,
 		err = sendOnce(ctx, rdb, timeout, send)
 	}
 	return err
-}
-
-// Call runs a script under a time-out, as Run and Send do.
-func Call(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, script *lua.Script, prefix string, args ...any) (reply any, err error) {
-	err = Send(ctx, rdb, timeout, func(ctx context.Context) (err error) {
-		reply, err = Run(ctx, rdb, script, prefix, args...)
-		return err
-	})
-	return reply, err
 }
 
 func sendOnce(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration, send func(context.Context) error) error {
@@ -72,61 +61,6 @@ func follow(ctx context.Context, rdb redis.UniversalClient, err error) {
 	if cluster, ok := rdb.(interface{ ReloadState(ctx context.Context) }); ok {
 		cluster.ReloadState(context.WithoutCancel(ctx))
 	}
-}
-
-// Run runs a script, and sends its text if the server does not know it. It costs one round trip, and one more for the first call
-// of a script.
-func Run(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, args ...any) (any, error) {
-	return RunKeys(ctx, rdb, script, keys(prefix), args...)
-}
-
-// keys returns the KEYS of a script: the prefix of all keys that the script uses, and a key that does not exist and that no script
-// reads. While a cluster moves a slot, the old server forwards calls whose keys it lacks, and the new server refuses a call (TRYAGAIN)
-// only if the call has several keys. With the prefix alone, the new server would decide without the keys that have not arrived.
-func keys(prefix string) []string { return []string{prefix, prefix + "moving"} }
-
-// RunKeys is Run for a script that is given keys instead of a prefix.
-func RunKeys(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, keys []string, args ...any) (any, error) {
-	reply, err := rdb.EvalSha(ctx, script.SHA(), keys, args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = rdb.Eval(ctx, script.Source(), keys, args...).Result()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", script.Name, err)
-	}
-	return reply, nil
-}
-
-// RunAll runs a script once for each list of arguments, in one round trip, and returns the replies. It costs one round trip more
-// on a server that does not know the script. The error is that of the first call that failed; the others may have been done.
-func RunAll(ctx context.Context, rdb redis.UniversalClient, script *lua.Script, prefix string, calls [][]any) ([]any, error) {
-	replies := make([]any, len(calls))
-	if len(calls) == 1 {
-		reply, err := Run(ctx, rdb, script, prefix, calls[0]...)
-		replies[0] = reply
-		return replies, err
-	}
-	cmds := make([]*redis.Cmd, len(calls))
-	send := func(eval func(redis.Pipeliner, context.Context, string, []string, ...any) *redis.Cmd, text string) error {
-		_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, args := range calls {
-				cmds[i] = eval(pipe, ctx, text, keys(prefix), args...)
-			}
-			return nil
-		})
-		return err
-	}
-	err := send(redis.Pipeliner.EvalSha, script.SHA())
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // the server has run none of them
-		err = send(redis.Pipeliner.Eval, script.Source())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", script.Name, err)
-	}
-	for i, cmd := range cmds {
-		replies[i] = cmd.Val()
-	}
-	return replies, nil
 }
 
 // bounded is a context with a deadline of its own and no timer: a timer would cost a third of what a single decision costs here.
