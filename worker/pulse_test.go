@@ -66,7 +66,7 @@ func newWard(t *testing.T, scopes ...string) *ward {
 // breaks has looks fail for a minute, and wants one line about it.
 func (w *ward) breaks(fault func(context.Context) error, level slog.Level, words ...string) {
 	w.t.Helper()
-	const noticed, quietPoll = 3 * time.Second, 1500 * time.Millisecond // how long nobody looks, and how seldom at a quiet provider
+	const noticed, quietPoll = 3 * time.Second, 3750 * time.Millisecond // how long nobody looks, and how seldom at a quiet provider
 	began := time.Now()
 	w.mended = make(chan struct{})
 	w.broken.Store(&fault)

@@ -57,11 +57,25 @@ func (h *history) margin() time.Duration {
 	return pick[time.Duration](h, 0, 0, 0, time.Millisecond, 20*time.Millisecond, 1234*µs)
 }
 
+// widened gives some rules of long windows a larger margin.
+func (h *history) widened(r policy.Rule) policy.Rule {
+	if r.Spread || r.Algorithm != policy.Calendar && r.Per < 10*time.Second || h.rng.IntN(3) > 0 {
+		return r
+	}
+	widened := pick(h, time.Millisecond, 50*time.Millisecond, 250*time.Millisecond, 3333*µs)
+	r.Margin += widened
+	if r.Algorithm == policy.TokenBucket {
+		refilled := (r.Limit*widened.Microseconds() + r.Per.Microseconds() - 1) / r.Per.Microseconds()
+		r.Burst = max(r.Burst, 2*refilled+2)
+	}
+	return r
+}
+
 func bucketRule(h *history) policy.Rule {
-	return policy.Rule{
+	return h.widened(policy.Rule{
 		Algorithm: policy.TokenBucket, Limit: h.limit(), Per: h.per(), Margin: h.margin(),
 		Burst: pick[int64](h, 1, 1, 2, 5, 10, 1000, 1+h.rng.Int64N(100)),
-	}
+	})
 }
 
 // marginRule is a bucket whose burst pays for all of its margin, for a part of it or for none.
@@ -73,11 +87,11 @@ func marginRule(h *history) policy.Rule {
 }
 
 func slidingRule(h *history) policy.Rule {
-	return policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
+	return h.widened(policy.Rule{Algorithm: policy.SlidingWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
 func fixedRule(h *history) policy.Rule {
-	return policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()}
+	return h.widened(policy.Rule{Algorithm: policy.FixedWindow, Limit: h.limit(), Per: h.per(), Margin: h.margin()})
 }
 
 func openingRule(h *history) policy.Rule {
@@ -102,7 +116,7 @@ func calendarRule(h *history) policy.Rule {
 		zone = "America/Los_Angeles"
 	}
 	r.Resets = wallclock.MustParse(resets, zone)
-	return r
+	return h.widened(r)
 }
 
 // begins has the periods of the calendars by expression and zone, in plain Go.

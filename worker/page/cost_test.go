@@ -183,8 +183,9 @@ func TestReadingsRest(t *testing.T) {
 		h := newHub(time.Now)
 		var n atomic.Int64
 		slow := topic{key: "slow", load: func(context.Context, any) (any, error) {
+			reading := n.Add(1)
 			time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a bubble
-			return n.Add(1), nil
+			return reading, nil
 		}}
 		_, stop := h.watch(slow)
 		time.Sleep(42 * time.Second) //nolint:forbidigo // in a bubble
