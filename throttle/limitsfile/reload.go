@@ -25,10 +25,11 @@ func (s *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 	if s.read.stood.info == nil {
 		return // there is no file
 	}
-	changed, taken, asked := s.changes(ctx, s.read.path), s.read.stood, false
+	changed, asked := s.changes(ctx, s.read.path), false
+	taken, seen := s.read.stood, s.read.stood
 	for {
 		var retry <-chan time.Time
-		if !s.look(ctx, &taken, asked) {
+		if !s.look(ctx, &taken, &seen, asked) {
 			retry = time.After(retryEvery)
 		} else {
 			asked = false
@@ -44,8 +45,8 @@ func (s *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 	}
 }
 
-// look takes the file if it has changed since it was taken, or is asked for. It reports whether there is nothing more to do.
-func (s *Source) look(ctx context.Context, taken *Stamp, asked bool) (done bool) {
+// look takes the file if it has changed since it was taken, or is asked for, and is as it was seen a second ago. It reports whether there is nothing more to do.
+func (s *Source) look(ctx context.Context, taken, seen *Stamp, asked bool) (done bool) {
 	stands, err := stampOf(s.read.path)
 	if err == nil && !stands.regular() {
 		err = errors.New("it is no file")
@@ -62,7 +63,8 @@ func (s *Source) look(ctx context.Context, taken *Stamp, asked bool) (done bool)
 	if !asked && stands.same(*taken) {
 		return true
 	}
-	if asked && !stands.old() { // a change that was reported has settled
+	if !stands.old() && !stands.same(*seen) { // it may be half written: look again in a second
+		*seen = stands
 		return false
 	}
 	text, read, err := readFile(s.read.path)
