@@ -2,8 +2,6 @@ package outbound
 
 import (
 	"encoding/base64"
-	"errors"
-	"io"
 	"net/url"
 	"strings"
 	"unicode"
@@ -101,15 +99,14 @@ func eachQuerySecret(raw string, look func(string)) {
 	}
 }
 
-// eachBodySecret calls look with the strings and numbers of a JSON body, or with the words of any other
-// body.
+// eachBodySecret calls look with the strings and numbers of a JSON body. In any other body, also in several JSON values one
+// behind the other, it looks at the words too: 0000 is four numbers to a decoder.
 func eachBodySecret(body string, look func(string)) {
-	dec := jsontext.NewDecoder(strings.NewReader(body), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	duplicates, invalid := jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)
+	dec := jsontext.NewDecoder(strings.NewReader(body), duplicates, invalid)
 	for {
 		token, err := dec.ReadToken()
-		if errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
+		if err != nil {
 			break
 		}
 		within, n := dec.StackIndex(dec.StackDepth())
@@ -117,6 +114,9 @@ func eachBodySecret(body string, look func(string)) {
 		if kind := token.Kind(); !isName && (kind == jsontext.KindString || kind == jsontext.KindNumber) {
 			look(token.String())
 		}
+	}
+	if jsontext.Value(body).IsValid(duplicates, invalid) {
+		return
 	}
 	for word := range strings.FieldsFuncSeq(body, func(r rune) bool {
 		return unicode.IsSpace(r) || strings.ContainsRune("&=<>\"',;{}[]()", r)
