@@ -30,15 +30,15 @@ type lateRuns struct {
 // mostLates is how many runs one call reports at most: a script takes some 10 µs for each.
 const mostLates = 64
 
-// ReportBegun reports when the run of a grant began, by this process's clock, if that was later than its start by more than
-// Config.StartTolerance: its units then count from that moment, so that they leave no window too soon. It does nothing for other
-// grants. Costs one round trip, which runs of a provider that are reported at the same time share. The error wraps ErrUnavailable; the
-// charge then stays.
+// ReportBegun reports that the run of a grant began after its latest start (see StartOf): its units then count from that moment, so
+// that they leave no window too soon. It does nothing for other grants. Costs one round trip, which runs of a provider that are
+// reported at the same time share. The error wraps ErrUnavailable; the charge then stays.
 func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error {
-	late := l.Late(g, at)
-	if late <= l.cfg.StartTolerance+g.leeway || l.clock() != "" {
+	start, latest := l.StartOf(g)
+	if !at.After(latest) || latest.IsZero() || l.clock() != "" {
 		return nil
 	}
+	late := at.Sub(start)
 	ctx = context.WithoutCancel(ctx)
 	p, err := l.planOf(g)
 	if err != nil {
@@ -55,13 +55,14 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 	return nil
 }
 
-// Late returns by how much a run was late that began at a time of this process's clock: 0 if it was not, or if Redis did not grant its
-// start. It does no I/O.
-func (l *Limiter) Late(g Grant, at time.Time) time.Duration {
+// StartOf returns when a grant starts by this process's clock, and the latest time at which a run counts as begun at its start: later
+// by Config.StartTolerance. Both are zero if Redis did not grant the start. It does no I/O.
+func (l *Limiter) StartOf(g Grant) (start, latest time.Time) {
 	if g.Zero() || g.local || g.plan == nil {
-		return 0
+		return start, latest
 	}
-	return max(0, at.Sub(g.plan.clock.ToLocal(time.UnixMicro(g.start))))
+	start = g.plan.clock.ToLocal(time.UnixMicro(g.start))
+	return start, start.Add(l.cfg.StartTolerance + g.leeway)
 }
 
 // addLate adds a run to the next call for its provider. i is its place in the call.

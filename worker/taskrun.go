@@ -86,8 +86,9 @@ type taskRun struct {
 	job   *job
 	grant throttle.Grant
 
-	began time.Time
-	once  sync.Once // for begun
+	began  time.Time
+	latest time.Time // at which it counts as begun at its grant's start; zero if Redis did not grant that
+	once   sync.Once // for begun
 
 	mu       sync.Mutex
 	paused   bool         // the scope, by the answer of its API
@@ -99,15 +100,24 @@ type runKey struct{}
 
 // asRun returns the context for a handler, and the state of its run.
 func (m *Middleware) asRun(ctx context.Context, j *job, g throttle.Grant) (context.Context, *taskRun) {
-	r := &taskRun{m: m, job: j, grant: g, began: time.Now()}
+	start, latest := m.cfg.Limiter.StartOf(g)
+	r := &taskRun{m: m, job: j, grant: g, began: time.Now(), latest: latest}
+	var late time.Duration
+	if !start.IsZero() {
+		late = max(0, r.began.Sub(start))
+	}
+	m.observer.Began(late)
 	return context.WithValue(ctx, runKey{}, r), r
 }
 
 // begun reports when the run has begun to use its grant, the first time that it is called. A run that began late counts from then
-// on, so that its units leave no window too soon.
+// on, so that its units leave no window too soon. The caller of a handler calls it last: whatever stops the process between the two
+// delays the handler unseen, and to start a goroutine, which only a late run needs, invites that.
 func (r *taskRun) begun(at time.Time) {
 	r.once.Do(func() {
-		r.m.observer.Began(r.m.cfg.Limiter.Late(r.grant, at))
+		if r.latest.IsZero() || !at.After(r.latest) {
+			return
+		}
 		r.m.moves.Go(func() {
 			if err := r.m.cfg.Limiter.ReportBegun(context.Background(), r.grant, at); err != nil {
 				r.m.observer.Failed("late")
