@@ -158,7 +158,7 @@ func compile(t *testing.T, dir, what string, files ...string) {
 	}
 }
 
-// docs/limiter.md: "Package throttle imports no YAML, no cron, no time zones and no asynq", nor do the packages that need no
+// docs/get-started.md: "Package throttle imports no YAML, no cron, no time zones and no asynq", nor do the packages that need no
 // more than it.
 func TestThrottleImportsLittle(t *testing.T) {
 	t.Parallel()

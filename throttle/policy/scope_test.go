@@ -136,7 +136,7 @@ func FuzzParseScope(f *testing.F) {
 	})
 }
 
-// docs/scopes.md: "Each name is one level, whatever it holds, and two names never become the same."
+// docs/limits-yaml.md: "Each name is one level, whatever it holds, and two names never become the same."
 func TestJoinScope(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é/", 100)
