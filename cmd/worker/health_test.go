@@ -31,7 +31,7 @@ func (f fakeHealth) LimitsErr() error                              { return f.li
 func (fakeHealth) FileErr() error                                  { return nil }
 func (f fakeHealth) Workers() int                                  { return f.workers }
 
-// docs/operations.md: "the limits of before stay in force until the file is mended": /healthz and a metric say so, and the log does
+// docs/operations.md: "the previous limits stay in force until the file is mended": /healthz and a metric say so, and the log does
 // not say that nothing was started.
 func TestFaultyEdit(t *testing.T) {
 	t.Parallel()
