@@ -46,7 +46,7 @@ func report(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// run makes six reports at once and tells how many ran side by side at most.
+// run makes six reports at once and prints how many ran side by side at most.
 func run(ctx context.Context, out io.Writer, addr string, report func(context.Context) error) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

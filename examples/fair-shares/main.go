@@ -1,4 +1,4 @@
-// Fair shares of one quota: a big customer's backlog starves nobody, one that pays for
+// Fair shares of one quota: a big customer's backlog starves no other, one that pays for
 // more gets more, and people who wait for an answer go before a customer's own batch.
 //
 //	go run ./examples/fair-shares
@@ -48,7 +48,7 @@ var backlogs = []struct {
 	{"llm/gold", 90},
 }
 
-// run has four scopes wait for one quota and tells when each was done.
+// run has four scopes wait for one quota and prints when each was done.
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

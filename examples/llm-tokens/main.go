@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// fakeAPI streams words and tells at the end how many tokens they were, as such APIs do.
+// fakeAPI streams words and says at the end how many tokens they were, as such APIs do.
 func fakeAPI() *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {

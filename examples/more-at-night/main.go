@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// run makes a call, and tells by which rule, and when each of them begins or ends to hold.
+// run makes a call, and prints the rule that decided, and when each rule begins or ends to apply.
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

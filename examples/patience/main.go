@@ -1,7 +1,7 @@
 // When patience ends: an SMS gateway takes one message at a time, and what waits for it
 // for more than a second is dealt with by what it is. A notification that late is of no
 // use to anybody and is dropped, a code to log in with goes out by e-mail instead, a
-// newsletter moves to a slow lane, and an alarm fails, so that somebody sees it.
+// newsletter moves to a slow lane, and an alarm fails, so that an operator sees it.
 //
 //	go run ./examples/patience
 package main

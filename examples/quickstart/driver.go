@@ -208,7 +208,7 @@ func (d *driver) until(ctx context.Context, worker *child, done func() (bool, er
 func (d *driver) endWorker(worker *child) error {
 	select {
 	case <-worker.gone:
-		return nil // has been told already
+		return nil // has been reported already
 	default:
 	}
 	if err := worker.end(endBound); err != nil {

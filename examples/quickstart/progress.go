@@ -11,7 +11,7 @@ const (
 	plainStep    = 5 * time.Second
 )
 
-// progress tells how far the calls are: one line that is rewritten on a
+// progress prints how far the calls are: one line that is rewritten on a
 // terminal, cut to its width, and a line every five seconds elsewhere.
 type progress struct {
 	out   io.Writer

@@ -39,8 +39,8 @@ func main() {
 	}
 }
 
-// run makes 20 calls, and tells how many of them a limit of five a minute would have held
-// up. A worker tells it by its metrics, in its log and by worker inspect usage.
+// run makes 20 calls, and prints how many of them a limit of five a minute would have held
+// up. A worker shows it in its metrics, in its log and by worker inspect usage.
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

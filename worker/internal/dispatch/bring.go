@@ -150,7 +150,7 @@ func (l *loop) became(name string, list []waitlist.Granted, out []asynqx.Outcome
 		case asynqx.StandsStill:
 			l.d.cfg.Queues.Note(name, true)
 			_ = l.d.Unused(list[i].Ref())
-		default: // it is here, or in pending; or nobody knows, and it is overdue in a while
+		default: // it is here, or in pending; or its state is unknown, and it will be overdue soon
 		}
 	}
 }
