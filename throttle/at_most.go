@@ -13,8 +13,7 @@ const mostAsks = 5
 // AllowAtMost takes as many units from scope as are available now, at most n, and returns how many it took. It is for callers that can do
 // less now and the rest later, such as batches. A concurrency rule counts one place, however many units are taken.
 //
-// Each attempt is a decision of its own, for a number of units or none, so that concurrent callers never take more than the rules admit. It
-// asks for n, or for the most that the rules can ever admit if that is less; then for what the denial says remains; and at last for one
+// It asks for n, or for the most that the rules can ever admit if that is less; then for what the denial says remains; and at last for one
 // unit. If others are faster three times in a row, it takes one unit, though more may be available. taken is 0 if not even one unit is
 // available: the Decision is then a denial, and its RetryAfter is that of one unit. Decision.Grant has all that was taken.
 //
@@ -46,7 +45,7 @@ func (l *Limiter) mostOf(scope string, n int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = p.check(n)
+	err = p.check(&Request{Cost: n})
 	if tooMuch, is := errors.AsType[*policy.CostError](err); is && n > 0 {
 		return tooMuch.Capacity, nil
 	}

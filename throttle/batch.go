@@ -16,8 +16,8 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// sender sends attempts to be decided. Attempts that come while others are on the way are sent together as soon as those are
-// back, those of one provider in one script call. No timer waits for company: a lone attempt is sent at once, by its own caller.
+// sender sends attempts to Redis. Attempts that come while others are in flight are sent together after those, in one script call for each
+// provider. No timer collects them: a lone attempt is sent at once, by its own caller.
 type sender struct {
 	rdb       redis.UniversalClient
 	timeout   time.Duration
@@ -100,8 +100,7 @@ func (s *sender) sendOne(ctx context.Context, a *ask) error {
 	return a.err
 }
 
-// next ends a sender's turn. Attempts that came meanwhile go out in a goroutine of their own, so that the caller that sent
-// alone need not wait for them.
+// next ends a sender's turn. Attempts that came meanwhile go out in a goroutine of their own, and the caller does not wait for them.
 func (s *sender) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +111,7 @@ func (s *sender) next() {
 	go s.drain()
 }
 
-// drain sends what waits, round after round. Callers that were answered run first, so that one that asks again at once is
-// with the next round: a round of few costs as much as one of many.
+// drain sends what waits, round after round. Callers that were answered run first: those that ask again at once join the next round.
 func (s *sender) drain() {
 	for {
 		s.mu.Lock()
@@ -200,7 +198,7 @@ type decideCall struct {
 	record string // in which the reply is kept, if an attempt has no id
 }
 
-// newCall makes a call of attempts of one provider. The script is given attempts that ask the same as one, with their number.
+// newCall makes a call of attempts of one provider. Attempts that ask the same are sent as one, with their number.
 func (s *sender) newCall(asks []*ask) *decideCall {
 	c := &decideCall{asks: asks}
 	attempts, groups := make([]wire.Attempt, 0, len(asks)), make([][]*ask, 0, len(asks))
@@ -269,8 +267,8 @@ func (s *sender) learn(c *decideCall) {
 	}
 }
 
-// records are the keys that keep the replies of calls for half a minute. A call without an answer may yet arrive and must find
-// its own record, so its key is not used again: of the others a process has as many as it ever had calls on their way.
+// records are the keys that keep the replies of calls for half a minute, used again once their call was answered: a call without an answer
+// may yet arrive and must find its own record.
 type records struct {
 	client string
 

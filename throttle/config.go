@@ -16,13 +16,8 @@ type Config struct {
 	Prefix string
 	// StartTolerance is how late a run may begin after its granted start: timers fire late and replies take time. It widens the window of
 	// every rate rule, so that a run that is late by no more is still within its limits. This costs StartTolerance/Per of the limit, and
-	// twice that for a token bucket that admits 1000 units within StartTolerance.
-	//
-	// A process keeps up to half of it for its own uncertainty about the server's clock: see docs/turns.md#never-over.
-	//
-	// A run that is later is decided again if a rule of its path could be exceeded: a sliding window, any
-	// other token bucket, a fixed window or a calendar whose period has ended. A concurrency rule admits
-	// any later start, and so does a token bucket that admits 1000 units within StartTolerance.
+	// twice that for a token bucket that admits 1000 units within StartTolerance. A run that is later is decided again if a rule of its path
+	// could be exceeded. A process keeps up to half of it for its own uncertainty about the server's clock: see docs/turns.md#never-over.
 	//
 	// All processes that share limits should use the same value. A rule whose Per is shorter than StartTolerance loses half of its rate or
 	// more; see Lint. 1ms to 1s; negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
@@ -37,9 +32,8 @@ type Config struct {
 	// LongestPause is the longest pause that an API's answer can cause, see Limiter.Report. Another answer
 	// can extend the pause. 1s to 31 days. Defaults to 24h.
 	LongestPause time.Duration
-	// Unbatched sends each decision as a command of its own, at once. By default, decisions that are
-	// requested while another is in flight are sent together after it, those of one provider as one script
-	// call. A decision waits for no company, and many callers share round trips. Defaults to false.
+	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are requested while
+	// others are in flight share the next call. Defaults to false.
 	Unbatched bool
 	// Observer receives every decision. Defaults to none.
 	Observer Observer
@@ -61,9 +55,8 @@ type Config struct {
 // Observer receives what a Limiter decides. Its methods are called in the caller's goroutine and must not block. Implementations embed
 // NoObserver, so that a method that a later release adds does not break them.
 type Observer interface {
-	// Decided reports one decision, with the context of the request, how long the answer took, and its
-	// error, if any. d.Rules is set only if err is nil. took is 0 for a decision that made no call: one that
-	// Dispatch had granted (Decision.Handed).
+	// Decided reports one decision, with the context of the request, how long the answer took, and its error, if any. d.Rules is set only
+	// if err is nil. took is 0 for a decision that made no call (Decision.Handed).
 	Decided(ctx context.Context, d Decision, took time.Duration, err error)
 	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit" for the API's own limit.
 	UpstreamSignal(what string)
@@ -110,7 +103,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// faults names each field that is wrong.
 func (c Config) faults() (faults []error) {
 	for i := range len(c.Prefix) {
 		if b := c.Prefix[i]; wire.Escape(string(b)) != string(b) || b == '~' || b >= 0x80 {

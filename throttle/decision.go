@@ -10,9 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. In
-// the position of a queued waiter it also stands for the wait for a full concurrency rule, which ends
-// with a run. It is longer than any other wait, so "RetryAfter <= patience" needs no special case.
+// Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. It is longer than any other wait, so
+// "RetryAfter <= patience" needs no special case.
 const Never = wire.Forever
 
 // Decision is the answer to one request. The zero Decision is a denial.
@@ -21,27 +20,24 @@ type Decision struct {
 	Allowed bool
 	// Wait is the time from now to the granted start, at most Request.MaxDelay. The charge counts at that start. 0 for a denial.
 	Wait time.Duration
-	// RetryAfter is, for a denial, the time until the request would be allowed if there were no other
-	// requests, rounded up to a microsecond. It is Never if no clock can tell. For a full concurrency rule
-	// it is the time until its first lease expires at the latest. 0 if allowed.
+	// RetryAfter is, for a denial, the time until the request would be allowed if there were no others, rounded up to a microsecond; Never if
+	// no clock can tell. For a full concurrency rule it is the time until its first lease expires at the latest. 0 if allowed.
 	RetryAfter time.Duration
 	// Rules has one entry for each rule on the scope's path, outermost first.
 	Rules []RuleState
-	// Binding is the index in Rules of the rule that decides: for a denial the rule with the longest wait,
-	// otherwise the rule with the fewest units left. -1 if the scope has no rules, or is Paused.
+	// Binding is the index in Rules of the rule that decides: for a denial the rule with the longest wait, otherwise the rule with the fewest
+	// units left. -1 if the scope has no rules, or is Paused.
 	Binding int
-	// Paused says, for a denial, that an API's answer has paused the scope or one above it, and that the
-	// pause has not ended. Binding is then -1.
+	// Paused says, for a denial, that an API's answer has paused the scope or one above it.
 	Paused bool
 	// At is the Redis server's time of the decision.
 	At time.Time
 	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no record of such a grant.
 	Degraded bool
-	// Handed says that dispatch had granted the start; see Waiter.Granted. The grant is in flight until package worker reports what
-	// became of it, also if the start was not used.
+	// Handed says that dispatch had granted the start; see Waiter.Granted. Package worker reports whether it was used.
 	Handed bool
-	// Joins says, for a denial of a task that can wait, that it is to join the tasks that wait: see package worker. HadTurn says that
-	// it had its turn, and goes back to its Place.
+	// Joins says, for a denial of a request with a Waiter, that the task is to join those that wait. HadTurn says that it goes back to its
+	// Place.
 	Joins, HadTurn bool
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
@@ -72,8 +68,8 @@ type RuleState struct {
 
 // RuleInfo describes a rule at the scope where it counts. All decisions under the rule share one; do not change it.
 type RuleInfo struct {
-	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the
-	// policy: payments/*:tenant. Only Pattern is free of names that tasks bring.
+	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the policy: payments/*. Only Pattern is free
+	// of names that tasks bring.
 	Scope, Rule, Pattern string
 	Algorithm            policy.Algorithm
 	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for Concurrency, which counts places.
@@ -82,11 +78,10 @@ type RuleInfo struct {
 	Limit int64
 	// MaxWait is the longest that a request waits for the rule, 0 for no bound.
 	MaxWait time.Duration
-	// Paused says that this entry is no rule of the policy: the policy pauses the level. RetryAfter is
-	// then the time until the pause ends, and MaxWait the shortest of the level's rules.
+	// Paused says that this entry is no rule: the policy pauses the level. RetryAfter is then the time until the pause ends.
 	Paused bool
-	// Window is how long the limit takes to come back in full, or, of a calendar, the length of the
-	// present period; Never for a concurrency rule and for a limit of 0.
+	// Window is how long the limit takes to come back in full, or, of a calendar, the length of the present period; Never for a concurrency
+	// rule and for a limit of 0.
 	Window time.Duration
 }
 
@@ -112,13 +107,10 @@ func (r RuleState) Tuple() Tuple {
 }
 
 // Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the caller is limited, and for how long, is
-// that of the whole decision: a grant ahead is not limited, and if several rules agree only on a later moment than each of them asks for,
-// it is that moment. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
+// that of the whole decision. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
 func (d Decision) Tuple() Tuple {
-	five := Tuple{0, 0, 0, -1, 0}
-	if r, ok := d.BindingRule(); ok {
-		five = r.Tuple()
-	}
+	r, _ := d.BindingRule()
+	five := r.Tuple()
 	five[0], five[3] = 0, -1
 	if !d.Allowed {
 		five[0], five[3] = 1, seconds(d.RetryAfter)
@@ -138,8 +130,8 @@ func (d Decision) BindingRule() (RuleState, bool) {
 }
 
 // Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the scope, payments/acme, or of the policy,
-// payments/*. An empty level stands for all: the innermost rule of that name is returned. ok is false if the decision has no such rule: the
-// path has none, it does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
+// payments/*; for an empty level it is the innermost rule of that name. ok is false if the decision has no such rule: the path has none, it
+// does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
 func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
 	for i := len(d.Rules) - 1; i >= 0; i-- {
 		if r := d.Rules[i]; r.Rule == name && (level == "" || level == r.Scope || level == r.Pattern) {

@@ -9,9 +9,8 @@ import (
 // RuleHours is a rule that applies in certain hours.
 type RuleHours struct {
 	policy.MatchedRule
-	// Holds says that it applies now. Changes is when that changes.
-	Holds   bool
-	Changes time.Time
+	Holds   bool      // it applies now
+	Changes time.Time // when that changes
 }
 
 // Hours returns the rules of a scope that apply in certain hours only, and whether they apply now, by Redis's clock as far as it is known.

@@ -17,9 +17,9 @@ import (
 )
 
 // ErrGrantNotFound says that no grant is stored under an id of a scope: none was saved, its time has ended, or it was refunded.
-var ErrGrantNotFound = errors.New("throttle: no grant is kept under this id")
+var ErrGrantNotFound = errors.New("throttle: no grant is stored under this id")
 
-// kept is a grant as Redis keeps it. Places of concurrency rules are no part of it: they end with their run.
+// kept is a grant as Redis stores it, without places of concurrency rules.
 type kept struct {
 	ID    string       `json:"id"`
 	Start int64        `json:"start"` // by the server's clock, µs
@@ -38,18 +38,17 @@ type keptRule struct {
 }
 
 // SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any process can find it with LoadGrant. It is
-// for costs that become known later, by a webhook or a batch API. A grant that is never settled stays charged as estimated, and its units
-// come back by the clock. It replaces another grant that is stored under the id. Units can be given back for a day at most, however long
-// the grant is stored; what is settled counts as long as the grant is stored. Places of concurrency rules are not stored.
+// for costs that become known later, by a webhook or a batch API. It replaces another grant under the id. Units can be given back for a day
+// at most; what is settled counts as long as the grant is stored. Places of concurrency rules are not stored.
 //
-// The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round
-// trip, none for a grant that took nothing or was made in an outage.
+// The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round trip, none for a grant that took
+// nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxWaiterBytes {
-		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; write 1 to %d", len(id), maxWaiterBytes)
+		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; give it 1 to %d", len(id), maxWaiterBytes)
 	}
 	if stay < time.Millisecond || stay > policy.MaxTime {
-		return fmt.Errorf("throttle: SaveGrant: it would stay for %s; write 1ms to %s", stay, policy.MaxTime)
+		return fmt.Errorf("throttle: SaveGrant: stay is %s; give it 1ms to %s", stay, policy.MaxTime)
 	}
 	if g.Zero() || g.local {
 		return nil
@@ -77,7 +76,7 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 		return nil
 	})
 	if err != nil {
-		return wire.Unavailable(ctx, "keep a grant of", g.scope, err)
+		return wire.Unavailable(ctx, "store a grant of", g.scope, err)
 	}
 	return nil
 }

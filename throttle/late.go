@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,16 +16,16 @@ type lates struct {
 	mu sync.Mutex
 	// next holds what the next call of each provider reports, by the prefix of its keys. A provider with a call under way has an
 	// entry, nil if there is nothing else to report.
-	next map[string]*lateRuns
+	next map[string][]*lateRun
 }
 
-// lateRuns is what one call reports.
-type lateRuns struct {
-	reports []wire.Report
-	rules   []int // how many rules each has
-	sent    chan struct{}
-	err     error
-	stale   []bool // whose rules are out of date: nothing was done
+// lateRun is one run to report.
+type lateRun struct {
+	report wire.Report
+	rules  int           // how many it has
+	sent   chan struct{} // closed once the rest is known
+	stale  bool          // its rules are out of date: nothing was done
+	err    error
 }
 
 // mostLates is how many runs one call reports at most: a script takes some 10 µs for each.
@@ -44,9 +45,10 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 	if err != nil {
 		return nil //nolint:nilerr // a scope that no rule counts any more
 	}
-	batch, i := l.addLate(ctx, p, l.reportOf(p, g, "late", late.Microseconds(), nil))
-	<-batch.sent
-	if err = batch.err; err == nil && batch.stale[i] {
+	run := &lateRun{report: l.reportOf(p, g, "late", late.Microseconds(), nil), rules: len(p.Rules), sent: make(chan struct{})}
+	l.addLate(ctx, p, run)
+	<-run.sent
+	if err = run.err; run.stale {
 		_, _, err = l.report(ctx, g, "late", late.Microseconds(), nil, true)
 	}
 	if err != nil {
@@ -65,24 +67,18 @@ func (l *Limiter) StartOf(g Grant) (start, latest time.Time) {
 	return start, start.Add(l.cfg.StartTolerance + g.leeway)
 }
 
-// addLate adds a run to the next call for its provider. i is its place in the call.
-func (l *Limiter) addLate(ctx context.Context, p *plan, report wire.Report) (batch *lateRuns, i int) {
+// addLate adds a run to the next call for its provider.
+func (l *Limiter) addLate(ctx context.Context, p *plan, run *lateRun) {
 	a := &l.lates
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	batch, sends := a.next[p.Prefix]
-	if batch == nil {
-		batch = &lateRuns{sent: make(chan struct{})}
-		if a.next == nil {
-			a.next = map[string]*lateRuns{}
-		}
-		a.next[p.Prefix] = batch
+	if a.next == nil {
+		a.next = map[string][]*lateRun{}
 	}
-	batch.reports, batch.rules = append(batch.reports, report), append(batch.rules, len(p.Rules))
-	if !sends {
+	runs, sends := a.next[p.Prefix]
+	if a.next[p.Prefix] = append(runs, run); !sends {
 		go l.sendLates(ctx, p)
 	}
-	return batch, len(batch.reports) - 1
 }
 
 // sendLates reports what there is of a plan's provider, until nothing is left.
@@ -90,40 +86,36 @@ func (l *Limiter) sendLates(ctx context.Context, p *plan) {
 	a := &l.lates
 	for {
 		a.mu.Lock()
-		batch := a.next[p.Prefix]
-		if batch == nil {
+		runs := a.next[p.Prefix]
+		if a.next[p.Prefix] = nil; runs == nil {
 			delete(a.next, p.Prefix)
 			a.mu.Unlock()
 			return
 		}
-		a.next[p.Prefix] = nil
 		a.mu.Unlock()
-		waits := false
-		for from := 0; from < len(batch.reports) && batch.err == nil; from += mostLates {
-			to := min(from+mostLates, len(batch.reports))
-			var some bool
-			some, batch.err = l.sendLate(ctx, p, batch, from, to)
-			waits = waits || some
-		}
-		close(batch.sent)
-		if waits {
-			l.list.Wake(p.Scope.Scope.Provider())
+		for some := range slices.Chunk(runs, mostLates) {
+			l.sendLate(ctx, p, some)
 		}
 	}
 }
 
 // sendLate makes one call.
-func (l *Limiter) sendLate(ctx context.Context, p *plan, batch *lateRuns, from, to int) (waits bool, err error) {
-	reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), batch.reports[from:to]...)...)
-	if err != nil {
-		return false, err
+func (l *Limiter) sendLate(ctx context.Context, p *plan, runs []*lateRun) {
+	reports, rules := make([]wire.Report, len(runs)), make([]int, len(runs))
+	for i, run := range runs {
+		reports[i], rules[i] = run.report, run.rules
 	}
-	_, waits, settled, err := wire.ReadSettles(reply, batch.rules[from:to]...)
-	if err != nil {
-		return false, err
+	var waits bool
+	var settled []wire.Done
+	reply, err := wire.Call(ctx, l.rdb, l.cfg.Timeout, lua.Settle, p.Prefix, wire.SettleArgs(l.clock(), reports...)...)
+	if err == nil {
+		_, waits, settled, err = wire.ReadSettles(reply, rules...)
 	}
-	for _, s := range settled {
-		batch.stale = append(batch.stale, s.Status == wire.Outdated)
+	for i, run := range runs {
+		run.err, run.stale = err, err == nil && settled[i].Status == wire.Outdated
+		close(run.sent)
 	}
-	return waits, nil
+	if waits {
+		l.list.Wake(p.Scope.Scope.Provider())
+	}
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A start is late when its run would begin after the moment that it was granted for: a timer or a reply came late, or the goroutine waited
-// for a processor. Whether that matters is for the rules on its path to say; docs/algorithms.md#late-starts has the proofs.
+// A start is late if its run would begin after the granted moment. Whether that matters depends on the rules of its path:
+// docs/algorithms.md#late-starts has the proofs.
 
 // longestLeeway bounds leeway, and how far ahead a start is asked for since another was late.
 const longestLeeway = 250 * time.Millisecond
 
-// roomOf returns how long a bucket takes for half of what may start at once beside a cost: for so long
-// it can leave open when a start comes. Others wait for as long as that is not known.
+// roomOf returns the leeway that a bucket can give a start: the time in which it refills half of what may start at once beside it.
 func roomOf(r policy.Rule, cost int64) time.Duration {
 	if r.Margin > 0 || r.Limit == 0 || cost >= r.Capacity() {
 		return 0
@@ -24,8 +23,7 @@ func roomOf(r policy.Rule, cost int64) time.Duration {
 	return us(min(room, longestLeeway.Microseconds()))
 }
 
-// inTime says whether the run of a grant may begin now. A quicker reply may make later starts earlier by the clock's
-// uncertainty, so that counts as late already, up to half the pad.
+// inTime reports whether the run of a grant may begin now. The clock's uncertainty counts as lateness, up to half the tolerance.
 func (l *Limiter) inTime(d *Decision) bool {
 	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {
 		return true
@@ -35,8 +33,7 @@ func (l *Limiter) inTime(d *Decision) bool {
 	return late <= max(l.cfg.StartTolerance, l.tolerance(d))
 }
 
-// begins corrects when a start comes by what is known of the server's clock by now: a reply that was quicker than all before
-// it shows that the start has come sooner, and that it is later than it seemed.
+// begins corrects the time of a start by what is known of the server's clock by now: a quicker reply may show that it comes sooner.
 func (l *Limiter) begins(d *Decision) {
 	if d.begins.IsZero() || l.clock() != "" {
 		return
@@ -46,7 +43,7 @@ func (l *Limiter) begins(d *Decision) {
 	}
 }
 
-// startLater asks for a start that is so far ahead that its reply can be there in time, where replies are long in coming.
+// startLater asks for a start far enough ahead for its reply to arrive in time, if Redis is far away.
 func (l *Limiter) startLater(req *Request) {
 	if req.late.any() || l.cfg.StartTolerance == 0 {
 		return
@@ -66,10 +63,11 @@ func (l *Limiter) startLater(req *Request) {
 	}
 }
 
-// minds says whether any rule of a path could be exceeded by a start that is late.
+// minds reports whether a late start could exceed any rule of a path.
 func (p *plan) minds(pad time.Duration, req *Request) bool {
 	return slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool {
-		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.OpensOnUse || b.Rule.Algorithm == policy.TokenBucket && !wire.ManyFit(b.Rule, pad, max(req.Cost, defaultCost))
+		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.OpensOnUse ||
+			b.Rule.Algorithm == policy.TokenBucket && !wire.ManyFit(b.Rule, pad, max(req.Cost, defaultCost))
 	})
 }
 
@@ -111,23 +109,19 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 	return most
 }
 
-// patientTries is how many starts in a row must have been too late before the next is asked for at the cost of limits that bind.
+// patientTries is how many starts in a row must have been too late before one is asked for that takes something of limits that bind.
 const patientTries = 2
 
 // lateness is what is asked for after a start that was too late.
 type lateness struct {
-	// leeway is how much later than its start the run may begin. Sliding windows and buckets
-	// count it as of that moment, as if it were longer by so much.
-	leeway time.Duration
-	// from is how far ahead the start must be at least.
-	from time.Duration
+	leeway time.Duration // how much later than its start the run may begin: sliding windows and buckets count it as of then
+	from   time.Duration // how far ahead the start must be at least
 }
 
 func (l lateness) any() bool { return l != lateness{} }
 
-// after is how to ask for a start after one that was granted came too late, for the so manieth time: with leeway of twice its lateness, or,
-// where a bucket on the path has no room for that, for one that is so far ahead. Either takes something of limits that bind, so that there
-// a start at once is asked for once more before.
+// after returns how to ask again after so many starts came too late: with a leeway of twice the last lateness or, where a bucket on the path
+// has no room for that, so far ahead. Either takes something of limits that bind: they are asked for a start at once first.
 func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	most, binds, spaced := longestLeeway, false, false
 	for i, b := range d.under.Rules {

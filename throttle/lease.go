@@ -28,8 +28,8 @@ type Lease struct {
 }
 
 // Lease holds the places of an allowed decision while a run lasts. It renews them every third of the shortest lease. The returned context
-// ends with cause ErrLeaseLost when the places have expired without a renewal, whatever Redis or the network do meanwhile. A handler that
-// ignores its context may then overlap with the next run that got the place.
+// ends with cause ErrLeaseLost when the places have expired without a renewal. A handler that ignores its context may then overlap with the
+// next run that got the place.
 //
 // The Lease must be released, which also ends the context. For a grant without concurrency rules there is nothing to hold: the context is
 // ctx itself, and Release does nothing. Lease costs no round trip, and each renewal costs one. No goroutine runs between renewals.
@@ -64,7 +64,7 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	return held, s
 }
 
-// beat renews once, and sets the time for the next renewal: a third of the lease from now, or sooner after a failure.
+// beat renews once, and schedules the next renewal: in a third of the lease, or sooner after a failure.
 func (s *Lease) beat(lease, longest time.Duration) {
 	sent := time.Now()
 	p, rules, err := s.limiter.report(context.Background(), s.grant, "kept", 0, nil, false)
@@ -132,14 +132,13 @@ func (s *Lease) release(ctx context.Context, took time.Duration) error {
 	return err
 }
 
-// A release that Redis did not take is sent again after a pause that doubles. The longest
-// is short beside an outage, so that no place stays taken for long once Redis is back.
+// A release that Redis did not take is sent again after a pause that doubles, up to lastRelease.
 const (
 	firstRelease = 250 * time.Millisecond
 	lastRelease  = 2 * time.Second
 )
 
-// releaseLater sends a release again after a pause, and again, while its places are taken. It keeps a timer and no goroutine.
+// releaseLater sends a release again after a pause, and again, while its places are taken.
 func (s *Lease) releaseLater(pause, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,11 +17,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter decides under one policy, with its state in Redis. Any number of limiters, in any number of processes, share their limits if they
-// share the Redis and the names in the policy. It is safe for concurrent use.
-//
-// Most callers want Limiter.Wait, or package worker, which waits without holding a goroutine.
-// Limiter.Allow is for callers that reject work instead of waiting. Limiter.Peek only looks.
+// Limiter decides under one policy, with its state in Redis. Limiters in any number of processes share their limits if they share the Redis
+// and the names in the policy. It is safe for concurrent use.
 type Limiter struct {
 	cfg     Config
 	scopes  *wire.Scopes
@@ -82,9 +79,8 @@ func (l *Limiter) Policy() *policy.Policy {
 }
 
 // SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of the same name at the same level,
-// whatever else of them has changed. A decision in flight may still be made under the previous policy. Package worker applies the new
-// policy to waiting tasks at once. It changes this limiter only: package policystore distributes a policy to all processes. It does no I/O;
-// it visits each rule, and scopes are compiled again when they are next used. A nil policy changes nothing.
+// whatever else of them has changed. A decision in flight may still be made under the previous policy; waiting tasks follow the new one at
+// once. It changes this limiter only: package policystore distributes a policy to all processes. It does no I/O. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
@@ -146,19 +142,10 @@ func (l *Limiter) prepare(req *Request) (*plan, error) {
 	if p.refusal != nil {
 		return nil, p.refusal
 	}
-	switch {
-	case len(req.Costs) > 0:
-		err = p.checkCosts(req.Costs)
-		if req.takesNothing() {
-			err = req.Costs.CheckUnits()
-		}
-	case req.Cost == 0:
+	if req.Cost == 0 && len(req.Costs) == 0 {
 		req.Cost = defaultCost
-		fallthrough
-	default:
-		err = p.check(req.Cost)
 	}
-	if err != nil {
+	if err := p.check(req); err != nil {
 		return nil, err
 	}
 	if len(req.ID) > maxIDBytes {
@@ -183,25 +170,23 @@ func (l *Limiter) plan(scope string) (*plan, error) {
 }
 
 // check refuses a cost that no wait could admit.
-func (p *plan) check(cost int64) error {
-	if cost < 1 {
-		return &policy.CostError{Scope: p.Scope.Scope, Cost: cost}
-	}
-	if cost <= p.Most {
+func (p *plan) check(req *Request) error {
+	switch {
+	case req.takesNothing():
+		return req.Costs.CheckUnits()
+	case len(req.Costs) > 0:
+		if err := req.Costs.Check(); err != nil {
+			return err
+		}
+	case req.Cost < 1:
+		return &policy.CostError{Scope: p.Scope.Scope, Cost: req.Cost}
+	case req.Cost <= p.Most:
 		return nil
 	}
-	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(policy.Rule) int64 { return cost })
+	return policy.CheckMatched(p.Scope.Scope, p.Rules, req.price().under)
 }
 
-// checkCosts refuses costs that no wait could admit.
-func (p *plan) checkCosts(costs policy.Costs) error {
-	if err := costs.Check(); err != nil {
-		return err
-	}
-	return policy.CheckMatched(p.Scope.Scope, p.Rules, func(r policy.Rule) int64 { return price{costs: costs}.under(r) })
-}
-
-// boundDelay bounds how far ahead a start is asked for, and notes how far that was.
+// boundDelay bounds how far ahead a start is asked for, and notes the furthest.
 func (l *Limiter) boundDelay(req *Request) {
 	req.MaxDelay = min(max(req.MaxDelay, 0), MaxDelayLimit-req.late.leeway)
 	if reach := int64(req.MaxDelay + req.late.leeway); reach > l.ahead.Load() {
@@ -209,7 +194,7 @@ func (l *Limiter) boundDelay(req *Request) {
 	}
 }
 
-// ask is the attempt that a request is by now.
+// ask returns the attempt for a request.
 func (p *plan) ask(req *Request) *ask {
 	a := &ask{plan: p, Attempt: wire.Attempt{
 		Scope: p.Path, Text: p.Text, Ahead: req.MaxDelay.Microseconds(), From: req.late.from.Microseconds(), Leeway: req.late.leeway.Microseconds(),
@@ -233,11 +218,10 @@ func (p *plan) ask(req *Request) *ask {
 // maxWaiterBytes bounds the id of a waiter or a kept grant.
 const maxWaiterBytes = 1024
 
-// planTries is how often a request is decided anew since the rules of another time apply.
+// planTries is how often a request is sent while each reply says that the rules of another time apply.
 const planTries = 3
 
-// send has the attempt decided that a request is by now, and decided anew if the rules of another time apply. A nil ask says that the
-// scope has no rules any more.
+// send has a request decided, and decided again if the rules of another time apply. It returns a nil ask if the scope has no rules any more.
 func (l *Limiter) send(ctx context.Context, by *sender, p *plan, req *Request, peek bool) (a *ask, err error) {
 	for range planTries {
 		a = p.ask(req)
@@ -255,7 +239,7 @@ func (l *Limiter) send(ctx context.Context, by *sender, p *plan, req *Request, p
 	return a, fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
 }
 
-// decide has a request decided.
+// decide has Redis decide a request, or the rules' failure policies.
 func (l *Limiter) decide(ctx context.Context, p *plan, req *Request, d *Decision) error {
 	a, err := l.send(ctx, l.sender, p, req, false)
 	if a == nil {
@@ -278,7 +262,7 @@ func (l *Limiter) observe(ctx context.Context, d *Decision, took time.Duration, 
 	}
 }
 
-// answered reads the answer to an attempt, and what it tells of the server. A grant to a caller that has gone goes back.
+// answered reads the answer to an attempt. A grant to a caller that has gone is refunded.
 func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	p := a.plan
 	if l.outage.On() {
@@ -305,16 +289,14 @@ func (l *Limiter) answered(ctx context.Context, a *ask, d *Decision) error {
 	return nil
 }
 
-// orphan gives back what was granted to a caller that has gone. If that fails, units come back by the clock.
+// orphan refunds what was granted to a caller that has gone. If that fails, the units come back by the clock.
 func (l *Limiter) orphan(a *ask) {
-	switch a.answer.Status {
-	case wire.Allowed, wire.Claimed:
+	if a.answer.Status == wire.Allowed || a.answer.Status == wire.Claimed {
 		_ = l.Refund(context.Background(), a.grant())
 	}
 }
 
-// serverTime returns the time of the Redis server that has a provider's keys, as its replies show it. It is late by the shortest delay
-// of a reply.
+// serverTime is ServerNow for the prefix of a provider's keys.
 func (l *Limiter) serverTime(prefix string) time.Time {
 	if text := l.clock(); text != "" { // a test's own
 		now, _ := strconv.ParseInt(text, 10, 64)

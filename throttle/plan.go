@@ -3,6 +3,7 @@ package throttle
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -11,8 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// plan is what a scope comes to under a policy, worked out once: what scripts take, and what decisions about it show. It never
-// changes.
+// plan is a scope compiled under a policy: what scripts take, and what decisions show. It never changes.
 type plan struct {
 	*wire.Scope
 	limiter *Limiter
@@ -57,17 +57,16 @@ func (p *plan) fresh(now int64) (*plan, error) {
 	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
 }
 
-// attemptID is the id under which Redis knows an attempt. An id of the caller's own is one of its scope: the same id in another
-// scope is another attempt.
+// attemptID is the id under which Redis knows an attempt: the same id in another scope is another attempt.
 func (p *plan) attemptID(id string) string { return wire.Escape(id) + p.mark }
 
-// scopeMark tells a scope's attempt ids from those of others: 72 bits of its hash, so that a record is short however long the scope.
+// scopeMark ends the attempt ids of a scope: 72 bits of its hash, so that a record is short however long the scope.
 func scopeMark(s policy.Scope) string {
 	sum := sha256.Sum256([]byte(s.String()))
 	return "~" + base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// leases reports whether runs hold places, and for how long the first and the last of them do without a renewal.
+// leases returns the shortest and the longest lease of the concurrency rules, and false if there are none.
 func (p *plan) leases() (shortest, longest time.Duration, some bool) {
 	for _, b := range p.Rules {
 		if b.Rule.Algorithm == policy.Concurrency {
@@ -80,7 +79,7 @@ func (p *plan) leases() (shortest, longest time.Duration, some bool) {
 	return shortest, longest, some
 }
 
-// patience returns how much longer a request may wait for the least patient of its rules, 0 when no longer.
+// patience returns how much longer the rules' max_wait lets a request wait.
 func (p *plan) patience(waited time.Duration) time.Duration {
 	left := Never
 	for _, b := range p.Rules {
@@ -91,7 +90,7 @@ func (p *plan) patience(waited time.Duration) time.Duration {
 	return left
 }
 
-// maxWait is the shortest max_wait of the rules, 0 where none has one.
+// maxWait is the shortest max_wait of the rules, 0 for none.
 func (p *plan) maxWait() time.Duration {
 	if left := p.patience(0); left != Never {
 		return left
@@ -99,7 +98,7 @@ func (p *plan) maxWait() time.Duration {
 	return 0
 }
 
-// price is what a request takes: a number of units under each rule, or by unit.
+// price is the cost of a request: the same under each rule, or by unit.
 type price struct {
 	each  int64
 	costs policy.Costs
@@ -118,18 +117,13 @@ func (c price) under(r policy.Rule) int64 {
 	return c.costs.Under(r)
 }
 
-// text is the price as scripts read it, apart from each: "" or by unit.
+// text is the costs by unit as scripts read them, "" for none.
 func (c price) text() string {
 	if len(c.costs) == 0 || c.costs.Zero() {
 		return ""
 	}
-	units := make([]string, 0, len(c.costs))
-	for unit := range c.costs {
-		units = append(units, unit)
-	}
-	slices.Sort(units)
 	text := ""
-	for _, unit := range units {
+	for _, unit := range slices.Sorted(maps.Keys(c.costs)) {
 		text += unit + "=" + strconv.FormatInt(c.costs[unit], 10) + ","
 	}
 	return text

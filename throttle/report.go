@@ -66,18 +66,17 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // others follow once it is reported with an answer that is no refusal. Any other answer that leaves no request pauses the scope until
 // requests are available again. No pause is longer than Config.LongestPause.
 //
-// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow other
-// tenants unless the policy says that they apply to all. A refusal reduces the limits of the rules at the lowest of these levels that has
-// any by 15 % of their present value, but never below a tenth of the configured limit. They grow back by 2 % in each window, or as Corrects
-// of the policy says. If the API's own limit is smaller than the lowest rule of the same unit and window, it replaces that rule's limit
-// until an answer says otherwise, or for an hour. Nothing is admitted that the policy would not admit; only the policy lets limits grow
-// above the configured ones.
+// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow others
+// unless the policy says so. A refusal reduces the limits of the rules at the lowest of these levels that has any by 15 %, but never below a
+// tenth of the configured limit. They grow back by 2 % in each window, or as Corrects of the policy says. If the API's own limit is smaller
+// than the lowest rule of the same unit and window, it replaces that rule's limit until an answer says otherwise, or for an hour. Only the
+// policy lets limits grow above the configured ones.
 //
-// Programs that call APIs themselves call it with every answer. An answer that says nothing, or nothing new to this process, costs nothing;
-// any other costs one round trip, and one more if it changed something, to record that for UpstreamEvents. Where limits may grow, an
-// answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if limits.yaml says
-// "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host. It runs even if ctx has
-// ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
+// Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing; any other
+// costs one round trip, and one more if it changed something, to record that for UpstreamEvents. Where limits may grow, an answer that
+// refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if limits.yaml says "answers:
+// ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host. It runs even if ctx has ended. The
+// error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
 	return l.reports.Report(ctx, scope, a)

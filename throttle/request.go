@@ -18,10 +18,9 @@ type Request struct {
 	// Costs is the request's cost by unit, instead of Cost. A rule that counts none of these units is left
 	// out of the decision. Defaults to none.
 	//
-	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no
-	// limit applies: the request is allowed unless its scope is paused. Decision.Rules then has the state
-	// of all rules: Remaining and ResetAfter as they are, Limited and RetryAfter as for one unit. Costs
-	// one round trip. Config.Observer and shadow rules get no such request. With a WaiterID it is an error.
+	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no limit applies: the request is allowed
+	// unless its scope is paused. Decision.Rules then has the state of all rules, Limited and RetryAfter as for one unit. Shadow rules get no
+	// such request. With a Waiter it is an error.
 	Costs policy.Costs
 	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is not charged again: it is answered
 	// with the first grant. 1 to 128 bytes; use a new one for each attempt. Defaults to a random one.
@@ -35,9 +34,8 @@ type Request struct {
 	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
 	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
-	// BeforeStart is called by Start once, about a round trip before a granted start comes: it does what must be done before the run may
-	// begin. The start waits for it. A start that is late by then is decided again without another call. If Start returns no allowed
-	// decision, the caller undoes what was done. Defaults to none.
+	// BeforeStart is called by Start once, about a round trip before a granted start comes, for what must be done before the run may begin.
+	// The start waits for it. If Start returns no allowed decision, the caller undoes what was done. Defaults to none.
 	BeforeStart func()
 
 	late   lateness // of the start before this one
@@ -67,7 +65,7 @@ func (r Request) Check(p *policy.Policy) error {
 	return p.Check(scope, max(r.Cost, defaultCost))
 }
 
-// takesNothing reports whether a request asks for 0 units, in so many words.
+// takesNothing reports whether a request asks for 0 units by its Costs.
 func (r *Request) takesNothing() bool { return r.Waiter.ID == "" && r.Costs.Zero() }
 
 func (r *Request) price() price { return price{each: r.Cost, costs: r.Costs} }

@@ -20,16 +20,12 @@ type Settlement struct {
 
 // SettledRule is one rule of a Settlement. All numbers are in the rule's own unit.
 type SettledRule struct {
-	// Scope is the level at which the rule counts, Rule its name there.
-	Scope, Rule string
-	// Unit is what the rule counts.
-	Unit string
-	// Spent is the amount that counts from now on, as given to Settle.
-	Spent int64
-	// Back is the amount that came back now, and Debt the amount that was charged now in addition.
-	Back, Debt int64
-	// Over is the part of Spent that is not charged, since the rule would hold more than twice its
-	// capacity with it. The API's own limit may be exceeded by this amount.
+	Scope, Rule string // the level at which the rule counts, and its name there
+	Unit        string // what the rule counts
+	Spent       int64  // what counts from now on, as given to Settle
+	Back, Debt  int64  // what came back now, and what was charged now in addition
+	// Over is the part of Spent that is not charged, since the rule would hold more than twice its capacity with it. The API's own limit may
+	// be exceeded by this amount.
 	Over int64
 }
 
@@ -43,10 +39,9 @@ func (s Settlement) Over() bool {
 // if they do not fit: nothing starts until the debt is paid. No rule ever holds more than twice its capacity; units beyond that are not
 // charged, and the Settlement has them as Over. Concurrency rules do not change.
 //
-// It may be called again as more becomes known, however much later. The last settlement by this process counts, or for a stored grant, the
-// last by any process. Units of a grant can come back as long as a rule holds them, a day at most. No units of a rule that has another
-// algorithm or unit by now come back. Refund of a settled grant gives back what was settled. Settle of a refunded grant does nothing, for a
-// minute.
+// It may be called again as more becomes known, however much later: the last settlement counts. Units can come back as long as a rule holds
+// them, a day at most. No units come back of a rule that has another algorithm or unit by now. Refund of a settled grant gives back what was
+// settled. Settle of a refunded grant does nothing, for a minute.
 //
 // The error says which of costs is invalid, or wraps ErrUnavailable if Redis could not be reached; the charge then stays. It runs even if
 // ctx has ended. Costs one round trip, none if no rule counts any of costs or the grant was not made by Redis.
@@ -79,9 +74,9 @@ func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error
 	return l.settle(ctx, g, none, isQuota)
 }
 
-// everyRate is every rule that can be settled, and isQuota those that count rather than pace.
 func everyRate(policy.Rule) bool { return true }
 
+// isQuota reports whether a rule counts calls rather than paces them.
 func isQuota(r policy.Rule) bool {
 	return r.Algorithm == policy.Calendar ||
 		(r.Algorithm == policy.SlidingWindow || r.Algorithm == policy.FixedWindow) && r.Per > answers.MostWindow
@@ -119,11 +114,10 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 	return out, nil
 }
 
-// longestSettling is for how long after its start a grant's units come back at most.
+// longestSettling is how long after its start a grant's units can come back.
 const longestSettling = 24 * time.Hour
 
-// remembered is for how long Redis keeps what was settled of a grant: for longer than any of it can come back, as long as a rule
-// holds it, and than the grant is kept.
+// remembered is how long Redis keeps what was settled of a grant: longer than any of it can come back, and than the grant is stored.
 func (g Grant) remembered() time.Duration {
 	longest := time.Minute
 	for _, b := range g.plan.Rules {
@@ -141,8 +135,8 @@ func (g Grant) remembered() time.Duration {
 	return min(longest, longestSettling) + 2*MaxDelayLimit + g.known.left()
 }
 
-// known is what this process knows of a grant's settlements: Redis drops its record some minutes after the last one, and a run
-// may settle again much later. Copies of a grant share it. It is safe for concurrent use; nil knows nothing.
+// known is what this process knows of a grant's settlements, since Redis drops its record some minutes after the last one. Copies of a
+// grant share it. It is safe for concurrent use; nil knows nothing.
 type known struct {
 	mu    sync.Mutex
 	rules map[string]wire.Charged // by the rule's name
@@ -223,7 +217,7 @@ func (s Settlement) String() string {
 		for _, part := range []struct {
 			n    int64
 			what string
-		}{{r.Back, "came back"}, {r.Debt, "charged"}, {r.Over, "charged to nobody"}} {
+		}{{r.Back, "came back"}, {r.Debt, "charged"}, {r.Over, "not charged"}} {
 			if part.n > 0 {
 				text += ", " + strconv.FormatInt(part.n, 10) + " " + part.what
 			}

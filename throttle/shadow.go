@@ -15,8 +15,7 @@ import (
 
 // Shadowed is the answer of a shadow rule to one start that was granted without it.
 type Shadowed struct {
-	// RuleState is the rule's state. Limited says that it would have delayed the start, and RetryAfter for
-	// how long. Without an answer it only identifies the rule.
+	// RuleState is the rule's state: whether it would have delayed the start, and for how long. Without an answer it only identifies the rule.
 	RuleState
 	// Outcome says whether the rule answered, and what.
 	Outcome ShadowOutcome
@@ -29,17 +28,13 @@ type ShadowOutcome string
 
 // Outcomes of asking a shadow rule about a start.
 const (
-	// ShadowAllowed means that the rule would have admitted the start, and was charged.
-	ShadowAllowed ShadowOutcome = "allowed"
-	// ShadowDenied means that the rule would have delayed the start.
-	ShadowDenied ShadowOutcome = "denied"
-	// ShadowDropped means that the rule was not asked, since too many calls to shadow rules were in flight.
-	ShadowDropped ShadowOutcome = "dropped"
-	// ShadowFailed means that Redis did not answer.
-	ShadowFailed ShadowOutcome = "error"
+	ShadowAllowed ShadowOutcome = "allowed" // the rule would have admitted the start, and was charged
+	ShadowDenied  ShadowOutcome = "denied"  // the rule would have delayed the start
+	ShadowDropped ShadowOutcome = "dropped" // the rule was not asked: too many calls to shadow rules were in flight
+	ShadowFailed  ShadowOutcome = "error"   // Redis did not answer
 )
 
-// A slow Redis costs the count, not memory: so many questions are on their way at once, and so many refunds and releases.
+// The most calls in flight to ask shadow rules, and for their refunds and releases: a slow Redis costs the count, not memory.
 const (
 	mostShadows    = 256
 	mostShadowEnds = 4 * mostShadows
@@ -83,7 +78,7 @@ func (r *shadowRule) plan(at time.Time) *plan {
 	return p
 }
 
-// shadow is what the shadow rules have taken for one start, and follows what becomes of that. A nil shadow is none.
+// shadow is what the shadow rules have taken for one start. A nil shadow is none.
 type shadow struct {
 	of *shadows
 
@@ -107,7 +102,7 @@ const (
 	shadowRefunded
 )
 
-// evaluateShadows has the shadow rules asked about a start that was granted, in the background, when it has come.
+// evaluateShadows asks the shadow rules about a granted start, in the background, when it has come.
 func (l *Limiter) evaluateShadows(d *Decision, req *Request, in time.Duration) {
 	p := d.under
 	if d.under = nil; p != nil && len(p.shadows) > 0 && d.Allowed && !d.Degraded {
@@ -139,7 +134,7 @@ func (l *Limiter) askShadows(p *plan, d *Decision, req Request, in time.Duration
 	s.due = time.AfterFunc(in, ask)
 }
 
-// background does something in a goroutine, unless so many are at work.
+// background does something in a goroutine, unless too many are at work.
 func (s *shadows) background(most int64, do func()) bool {
 	if s.out.Add(1) > most {
 		s.out.Add(-1)
@@ -182,7 +177,7 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 	}
 }
 
-// heard counts what a rule said.
+// heard reports what a rule answered.
 func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
 	shadowed := Shadowed{Outcome: outcome, Cost: req.price().under(b.Rule), RuleState: RuleState{RuleInfo: &RuleInfo{
@@ -198,7 +193,7 @@ func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOu
 	}
 }
 
-// to has the shadow rules follow what became of the start.
+// to notes what became of the start, and does the same with what the shadow rules have taken.
 func (s *shadow) to(state shadowState) {
 	if s == nil {
 		return
@@ -217,24 +212,19 @@ func (s *shadow) to(state shadowState) {
 	}
 }
 
-// follow does with a grant what was done with that of the start. No run minds whether its lease is lost; a place that can't be freed is
-// free when it expires, and units that can't be refunded stay spent. s.mu is held.
+// follow does with a grant of a shadow rule what was done with that of the start. Errors do not matter: a place is free when its lease
+// expires, and units that are not refunded stay spent. s.mu is held.
 func (s *shadow) follow(g *shadowGrant) {
 	ctx := context.Background()
-	if s.state == 0 {
-		return
-	}
-	if g.lease == nil {
+	if s.state > 0 && g.lease == nil {
 		_, g.lease = s.of.l.Lease(ctx, g.Grant)
 	}
-	if s.state > shadowHeld {
-		g.lease.end(context.Canceled)
-	}
 	switch s.state {
-	case shadowHeld:
 	case shadowReleased:
+		g.lease.end(context.Canceled)
 		s.of.background(mostShadowEnds, func() { _ = g.lease.Release(ctx) })
 	case shadowRefunded:
+		g.lease.end(context.Canceled)
 		s.of.background(mostShadowEnds, func() { _ = s.of.l.Refund(ctx, g.Grant) })
 	}
 }

@@ -31,8 +31,7 @@ type spentGrant struct {
 	refunded bool
 }
 
-// reportSpent tells Config.OnSpent, which is not nil, of a request that was allowed. It leaves out requests with a waiter
-// id: whoever lets them wait in line knows which of them run.
+// reportSpent calls Config.OnSpent, which is not nil, for an allowed request, but for one with a Waiter.
 func (l *Limiter) reportSpent(d *Decision, req *Request) {
 	if req.Waiter.ID != "" || req.takesNothing() || d.replayed {
 		return

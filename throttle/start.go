@@ -12,15 +12,13 @@ import (
 )
 
 // Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start that came
-// too late for a rule on its path (see Config.StartTolerance), because a timer, a reply or a processor was late, is refunded and decided
-// again under a new attempt id. So Decision.Grant names the grant, and req.ID may not. This repeats until a start is in time or a limit
-// denies it: lateness is never a denial. Each repetition costs two round trips, and one for a task that can wait.
+// too late for a rule on its path (see Config.StartTolerance) is refunded and decided again, under a new attempt id, until one is in time or
+// a limit denies it: lateness is never a denial. Each repetition costs two round trips.
 //
-// A denial, or a start further away than req.MaxDelay, is a Decision, and changes nothing. If the scope is paused during the wait, a start
-// that was granted more than 250 ms ahead is taken back, and any start if this process has reported the API's pause; a task that can wait
-// is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait, the units are given back and the error is
-// ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs, and for a start that is granted more than
-// 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
+// If the scope is paused during the wait, a start that was granted more than 250 ms ahead is taken back, and any start if this process has
+// reported the API's pause; a task that can wait is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait,
+// the units are given back and the error is ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs,
+// and for a start that is granted more than 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	place := int64(0)
 	for tries := 1; ; tries++ {
@@ -64,8 +62,7 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	}
 }
 
-// miss has the next decision about a request give back the start that it came too late for: a bucket then keeps its charge. What is
-// no task's comes back now.
+// miss gives back a start that came too late. That of a task comes back with its next decision: a bucket then keeps its charge.
 func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int64) error {
 	if req.Waiter.ID == "" {
 		return l.takeBack(ctx, d, false)
@@ -85,8 +82,7 @@ func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
 	return l.giveBack(ctx, d.Grant, tells)
 }
 
-// handed returns the decision of a task that dispatch has granted its start, and that need not ask: if the limits are what they
-// were then, and the start can be in time.
+// handed returns the decision for a start that dispatch has granted, if the limits are what they were then and it can be in time.
 func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool) {
 	g := req.Waiter.Granted
 	if g == nil || g.Scope == nil {
@@ -120,12 +116,11 @@ func (l *Limiter) grantOf(p *plan, g *waitlist.Granted, cost price) Grant {
 	}
 }
 
-// pauseLook is how long before a start that was granted more than answers.Grace ahead the pauses of its scope are looked up once more. So
-// no start begins more than answers.Grace after an API's pause was reported, by any process.
+// pauseLook is how long before its start the pauses of a scope are looked up, if it was granted more than answers.Grace ahead. So no start
+// begins more than answers.Grace after any process has reported an API's pause.
 const pauseLook = 100 * time.Millisecond
 
-// untilStart waits for a granted start. It is over at once if this process hears that an API has paused the scope, or one above it, since
-// the start was granted.
+// untilStart waits for a granted start, or until this process hears that an API has paused the scope or one above it.
 func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (paused bool, err error) {
 	left := time.Until(d.begins)
 	if left > 0 {
@@ -180,7 +175,7 @@ func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
 	return d.under.clock.RoundTrip() + l.cfg.StartTolerance
 }
 
-// overtaken says that a scope was paused while a start was waited for that was granted for longer ahead than a pause lets go.
+// overtaken reports whether the policy has paused the scope of a start that was granted more than answers.Grace ahead.
 func (l *Limiter) overtaken(scope string, d Decision) bool {
 	if d.Wait <= answers.Grace {
 		return false

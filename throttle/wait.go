@@ -66,8 +66,8 @@ const (
 )
 
 // RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied request: a little before RetryAfter if
-// a clock ends the denial. If only a raised limit, the end of a run or a call that goes first after a guessed pause ends it, the delay is
-// about half a second, of which a tenth is random, so that callers do not come back together. It does no I/O.
+// a clock ends the denial, and otherwise about half a second, of which a tenth is random, so that callers do not come back together. It does
+// no I/O.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
 	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never || d.probes {
@@ -85,8 +85,7 @@ func untilDeadline(ctx context.Context) time.Duration {
 	return Never
 }
 
-// untilLastStart returns how long a start may be away that ctx lets run. A start on the deadline itself
-// would be charged, waited for and refunded, so the last one is as much before it as it may come late.
+// untilLastStart returns how far away a start may be that ctx lets run. It may come late by the tolerance, and still before the deadline.
 func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 	left := untilDeadline(ctx)
 	if left == Never {
@@ -95,7 +94,7 @@ func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 	return max(0, left-max(0, l.cfg.StartTolerance))
 }
 
-// tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule that it is for.
+// tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule's max_wait.
 func tooLong(deadline, last time.Duration, d Decision, waited time.Duration) error {
 	if known := d.atLeast(); known > last {
 		where := "after"
@@ -127,8 +126,7 @@ func tooLong(deadline, last time.Duration, d Decision, waited time.Duration) err
 	return nil
 }
 
-// atLeast returns how long a denied request is known to wait, 0 where nothing is known: a
-// place under a concurrency rule may come free at any moment, long before its lease ends.
+// atLeast returns how long a denied request is known to wait. A place under a concurrency rule may come free at any moment.
 func (d Decision) atLeast() (wait time.Duration) {
 	places := d.probes
 	for _, r := range d.Rules {

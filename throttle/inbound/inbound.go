@@ -1,5 +1,4 @@
-// Package inbound puts an http.Handler under limits: each request asks the limiter first, and is
-// passed on or answered 429.
+// Package inbound puts an http.Handler under limits: each request asks the limiter first, and is passed on or answered 429.
 //
 //	handler := inbound.Wrap(mux, limiter, func(r *http.Request) string { return policy.JoinScope("api", callerOf(r)) })
 //
@@ -18,8 +17,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter is the part of a *throttle.Limiter that a Middleware uses. A throttletest.Limiter has it
-// too, for tests.
+// Limiter is the part of a *throttle.Limiter that a Middleware uses. A throttletest.Limiter has it too, for tests.
 type Limiter interface {
 	Decide(ctx context.Context, req throttle.Request) (throttle.Decision, error)
 	Lease(ctx context.Context, g throttle.Grant) (context.Context, *throttle.Lease)
@@ -40,9 +38,8 @@ type Limiter interface {
 //     application may not spend from it, or it costs more than a rule can ever admit. It is answered 500
 //     (Internal Server Error), and logged at level error, each time.
 //
-// Units stay spent, whatever the handler answers. Places under concurrency rules are held until the handler
-// returns or panics. If they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost
-// as its cause.
+// Units stay spent, whatever the handler answers. Places under concurrency rules are held until the handler returns or panics. If
+// they are lost meanwhile, the context of the request ends, with throttle.ErrLeaseLost as its cause.
 //
 // A request costs a round trip to Redis, shared with others that come at the same time, and one more where
 // there are concurrency rules.
@@ -65,9 +62,8 @@ type Middleware struct {
 	// LegacyHeader writes the fields of throttle.Decision.LegacyHeader too: X-RateLimit-Limit, X-RateLimit-Remaining and
 	// X-RateLimit-Reset. Defaults to false.
 	LegacyHeader bool
-	// Answer writes the answer to a request that is not passed on. status is 429, 503 or 500, and the
-	// header has its fields already. It must call WriteHeader(status); otherwise the status is 200.
-	// Defaults to the status's name as plain text.
+	// Answer writes the answer to a request that is not passed on. status is 429, 503 or 500, and the header has its fields
+	// already. It must call WriteHeader(status); otherwise the status is 200. Defaults to the status's name as plain text.
 	Answer func(w http.ResponseWriter, r *http.Request, status int)
 	// Logger gets a line for each request that is answered 500. Defaults to slog.Default().
 	Logger *slog.Logger

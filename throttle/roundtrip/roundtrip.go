@@ -1,10 +1,8 @@
-// Package roundtrip puts an http.Client under limits: each request asks the limiter first,
-// and waits for its start or is refused.
+// Package roundtrip puts an http.Client under limits: each request asks the limiter first, and waits for its start or is refused.
 //
 //	client := roundtrip.Wrap(http.DefaultClient, limiter, "payments/acme")
 //
-// It is for code that is no task of asynq, and for handlers that make many calls in one
-// task: package worker limits whole tasks.
+// It is for code that is no task of asynq, and for handlers that make many calls in one task: package worker limits whole tasks.
 package roundtrip
 
 import (
@@ -27,19 +25,17 @@ import (
 type Transport struct {
 	// Limiter decides. Required.
 	Limiter *throttle.Limiter
-	// Scope returns the scope that a request spends from; a request with an empty scope is not limited.
-	// Required.
+	// Scope returns the scope that a request spends from; a request with an empty scope is not limited. Required.
 	Scope func(*http.Request) string
 	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
 	// Costs returns the cost of a request by unit, instead of Cost. A request that takes 0 of all units
 	// is sent at once, unless its scope is paused. Defaults to none.
 	Costs func(*http.Request) policy.Costs
-	// Settle returns what a request has spent, according to its answer's header or body. Reading the body
-	// repeats what the caller has read, at most the last MiB. The amounts replace the charge, as by
-	// throttle.Limiter.Settle; if Settle returns false, the request stays charged as estimated. It is
-	// called once for each answer, in the goroutine that reads the body to its end, or closes it before.
-	// It is never called for a body that is not closed, nor for an upgraded connection. The body's Close
+	// Settle returns what a request has spent, according to its answer's header or body. Reading the body repeats what the caller
+	// has read, at most the last MiB. The amounts replace the charge, as by throttle.Limiter.Settle; if Settle returns false, the
+	// request stays charged as estimated. It is called once for each answer, in the goroutine that reads the body to its end, or
+	// closes it before. It is never called for a body that is not closed, nor for an upgraded connection. The body's Close
 	// returns an error of settling; Read never does. Defaults to none.
 	Settle func(*http.Response) (policy.Costs, bool)
 	// Settled receives the result of settling a request: what is free again, what is charged as a debt,
@@ -88,10 +84,9 @@ func (e *LimitedError) Error() string {
 
 var errIncomplete = errors.New("roundtrip: Transport needs a Limiter and a Scope")
 
-// RoundTrip sends the request once every rule of its scope admits it. Places under concurrency rules
-// are held until the answer's body is closed. The error is a *LimitedError, one of
-// throttle.Limiter.Wait or Decide, or Base's; the request was sent only in the last case. Costs one
-// round trip to Redis, two with concurrency rules, and one more for an answer with new information.
+// RoundTrip sends the request once every rule of its scope admits it. Places under concurrency rules are held until the answer's
+// body is closed. The error is a *LimitedError, one of throttle.Limiter.Wait or Decide, or Base's; the request was sent only in
+// the last case. Costs one round trip to Redis, two with concurrency rules, and one more for an answer with new information.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Limiter == nil || t.Scope == nil {
 		return nil, errors.Join(errIncomplete, closeBody(r))

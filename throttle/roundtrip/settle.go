@@ -48,8 +48,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// see keeps what the caller has read. Twice what Settle gets is kept at most, so that
-// each byte is moved once.
+// see keeps what the caller has read. Twice what Settle gets is kept at most, so that each byte is moved once.
 func (m *metered) see(p []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,8 +75,7 @@ func (m *metered) settled() {
 	m.mu.Unlock()
 }
 
-// Close closes the body, settles unless the body's end was read, and returns an error of settling
-// once.
+// Close closes the body, settles unless the body's end was read, and returns an error of settling once.
 func (m *metered) Close() error {
 	err := m.ReadCloser.Close()
 	m.once.Do(m.settled)

@@ -79,9 +79,8 @@ func bareOf(s string) bare {
 	return bare{token, s}
 }
 
-// draft reads the IETF draft's two fields in the form in which policies have
-// names: RateLimit-Policy has the limits, RateLimit their state. A state without a policy
-// stands for itself. Of two states of one name the first counts.
+// draft reads the IETF draft's two fields in the form in which policies have names: RateLimit-Policy has the limits, RateLimit
+// their state. A state without a policy stands for itself. Of two states of one name the first counts.
 func (c clock) draft(fields []field) (found []finding) {
 	byName := func(name string) *finding {
 		for i := range found {
@@ -166,9 +165,8 @@ func (g *group) dictionary(members []member) {
 	}
 }
 
-// limitList reads a limit with the policies that the draft of 2021 writes
-// behind it: 10, 10;w=1, 50;w=60. A further number without a window is no
-// policy: what 1,000 means is not known.
+// limitList reads a limit with the policies that the draft of 2021 writes behind it: 10, 10;w=1, 50;w=60. A further number
+// without a window is no policy: what 1,000 means is not known.
 func (g *group) limitList(members []member) {
 	for i, m := range members {
 		q, ok := m.policy()

@@ -113,8 +113,7 @@ func standard(parts []string) (*cron.SpecSchedule, error) {
 }
 
 // Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC. "Local" is refused: it differs from one machine
-// to the next. The error is an
-// *Error.
+// to the next. The error is an *Error.
 func Zone(name string) (*time.Location, error) {
 	const write = "write a name of the IANA list, such as UTC or America/Los_Angeles"
 	if name == "Local" {
