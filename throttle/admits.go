@@ -19,8 +19,8 @@ func (r *RuleForecast) Free() int64 {
 	return max(0, min(r.Remaining, r.Limit))
 }
 
-// AdmitsIn estimates the time from Forecast.At until the rule has admitted this many units. It is not known for a suspended rule, nor for a
-// concurrency rule with fewer free places if no run has ended lately. It does no I/O. Not safe for concurrent use.
+// AdmitsIn estimates the time from Forecast.At until the rule has admitted this many units. It is not known for a suspended rule,
+// nor for a concurrency rule with fewer free places if no run has ended lately. It does no I/O. Not safe for concurrent use.
 func (r *RuleForecast) AdmitsIn(units int64) Estimate {
 	if r.Algorithm == policy.Concurrency {
 		return r.RunTimes.Wait(inspect.PlaceQueue{Tasks: units, Held: r.Limit - r.Free() + r.over}, r.Limit)

@@ -10,15 +10,16 @@ import (
 // mostAsks is how often AllowAtMost asks at most.
 const mostAsks = 5
 
-// AllowAtMost takes as many units from scope as are available now, at most n, and returns how many it took. It is for callers that can do
-// less now and the rest later, such as batches. A concurrency rule counts one place, however many units are taken.
+// AllowAtMost takes as many units from scope as are available now, at most n, and returns how many it took. It is for callers
+// that can do less now and the rest later, such as batches. A concurrency rule counts one place, however many units are taken.
 //
-// It asks for n, or for the most that the rules can ever admit if that is less; then for what the denial says remains; and at last for one
-// unit. If others are faster three times in a row, it takes one unit, though more may be available. taken is 0 if not even one unit is
-// available: the Decision is then a denial, and its RetryAfter is that of one unit. Decision.Grant has all that was taken.
+// It asks for n, or for the most that the rules can ever admit if that is less; then for what the denial says remains; and at
+// last for one unit. If others are faster three times in a row, it takes one unit, though more may be available. taken is 0 if
+// not even one unit is available: the Decision is then a denial, and its RetryAfter is that of one unit. Decision.Grant has all
+// that was taken.
 //
-// The error is one of Decide, and nothing was taken; for an n below 1 it is a *policy.CostError. Costs one round trip if n units are
-// available, usually two if fewer are, and five at most. Config.Observer receives each decision, denials included.
+// The error is one of Decide, and nothing was taken; for an n below 1 it is a *policy.CostError. Costs one round trip if n units
+// are available, usually two if fewer are, and five at most. Config.Observer receives each decision, denials included.
 func (l *Limiter) AllowAtMost(ctx context.Context, scope string, n int64) (d Decision, taken int64, err error) {
 	if n, err = l.mostOf(scope, n); err != nil {
 		return Decision{}, 0, err

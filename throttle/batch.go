@@ -16,8 +16,8 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// sender sends attempts to Redis. Attempts that come while others are in flight are sent together after those, in one script call for each
-// provider. No timer collects them: a lone attempt is sent at once, by its own caller.
+// sender sends attempts to Redis. Attempts that come while others are in flight are sent together after those, in one script call
+// for each provider. No timer collects them: a lone attempt is sent at once, by its own caller.
 type sender struct {
 	rdb       redis.UniversalClient
 	timeout   time.Duration
@@ -64,8 +64,8 @@ const (
 	isAnswered       // its caller takes the answer
 )
 
-// decide has an attempt decided. A caller whose context ends while others send for it leaves at once; one that sends for
-// itself leaves when the client does. Either way what was granted to it is given back. Costs one round trip, which others may share.
+// decide has an attempt decided. A caller whose context ends while others send for it leaves at once; one that sends for itself
+// leaves when the client does. Either way what was granted to it is given back. Costs one round trip, which others may share.
 func (s *sender) decide(ctx context.Context, a *ask) error {
 	if err := wire.Ended(ctx); err != nil {
 		return err
@@ -100,7 +100,8 @@ func (s *sender) sendOne(ctx context.Context, a *ask) error {
 	return a.err
 }
 
-// next ends a sender's turn. Attempts that came meanwhile go out in a goroutine of their own, and the caller does not wait for them.
+// next ends a sender's turn. Attempts that came meanwhile go out in a goroutine of their own, and the caller does not wait for
+// them.
 func (s *sender) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,8 @@ func (s *sender) next() {
 	go s.drain()
 }
 
-// drain sends what waits, round after round. Callers that were answered run first: those that ask again at once join the next round.
+// drain sends what waits, round after round. Callers that were answered run first: those that ask again at once join the next
+// round.
 func (s *sender) drain() {
 	for {
 		s.mu.Lock()
@@ -267,8 +269,8 @@ func (s *sender) learn(c *decideCall) {
 	}
 }
 
-// records are the keys that keep the replies of calls for half a minute, used again once their call was answered: a call without an answer
-// may yet arrive and must find its own record.
+// records are the keys that keep the replies of calls for half a minute, used again once their call was answered: a call without
+// an answer may yet arrive and must find its own record.
 type records struct {
 	client string
 

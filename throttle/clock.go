@@ -19,8 +19,8 @@ func (l *Limiter) ServerNow(scope string) time.Time {
 }
 
 // SyncClock measures the offset of a provider's server clock: with one reply, or with several if the server is far away, of which
-// the quickest counts. Call it before the first start, since a single first reply may be slow. It costs one round trip, and a second
-// one to a server that is far away. It ignores errors.
+// the quickest counts. Call it before the first start, since a single first reply may be slow. It costs one round trip, and a
+// second one to a server that is far away. It ignores errors.
 func (l *Limiter) SyncClock(ctx context.Context, provider string) {
 	if _, cluster := l.rdb.(*redis.ClusterClient); cluster || l.clock() != "" {
 		return // a cluster's client cannot say which of its servers is asked

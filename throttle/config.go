@@ -12,15 +12,17 @@ import (
 
 // Config configures a Limiter. The zero Config is ready to use.
 type Config struct {
-	// Prefix begins every key, so that several systems can share a Redis. It holds letters, digits, '-', '_' and '.'. Defaults to "hw".
+	// Prefix begins every key, so that several systems can share a Redis. It holds letters, digits, '-', '_' and '.'. Defaults to
+	// "hw".
 	Prefix string
-	// StartTolerance is how late a run may begin after its granted start: timers fire late and replies take time. It widens the window of
-	// every rate rule, so that a run that is late by no more is still within its limits. This costs StartTolerance/Per of the limit, and
-	// twice that for a token bucket that admits 1000 units within StartTolerance. A run that is later is decided again if a rule of its path
-	// could be exceeded. A process keeps up to half of it for its own uncertainty about the server's clock: see docs/turns.md#never-over.
+	// StartTolerance is how late a run may begin after its granted start: timers fire late and replies take time. It widens the
+	// window of every rate rule, so that a run that is late by no more is still within its limits. This costs StartTolerance/Per
+	// of the limit, and twice that for a token bucket that admits 1000 units within StartTolerance. A run that is later is
+	// decided again if a rule of its path could be exceeded. A process keeps up to half of it for its own uncertainty about the
+	// server's clock: see docs/turns.md#never-over.
 	//
-	// All processes that share limits should use the same value. A rule whose Per is shorter than StartTolerance loses half of its rate or
-	// more; see Lint. 1ms to 1s; negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
+	// All processes that share limits should use the same value. A rule whose Per is shorter than StartTolerance loses half of
+	// its rate or more; see Lint. 1ms to 1s; negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
 	// Timeout bounds one decision, retries included. It is exact only if the client's ContextTimeoutEnabled is set. The client's
@@ -32,33 +34,35 @@ type Config struct {
 	// LongestPause is the longest pause that an API's answer can cause, see Limiter.Report. Another answer
 	// can extend the pause. 1s to 31 days. Defaults to 24h.
 	LongestPause time.Duration
-	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are requested while
-	// others are in flight share the next call. Defaults to false.
+	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are
+	// requested while others are in flight share the next call. Defaults to false.
 	Unbatched bool
 	// Observer receives every decision. Defaults to none.
 	Observer Observer
 	// OnShadow receives the answer of each shadow rule to each granted start. It is called from several
 	// goroutines at once, and from the caller's for ShadowDropped. It must not block. Defaults to none.
 	OnShadow func(Shadowed)
-	// OnSpent receives each grant that takes anything, each refund, and each correction by Settle. It does not receive requests with a
-	// waiter id, which the program that queues them reports, such as package worker; nor a repeated request that is answered with the first
-	// grant of its ID. It is called in the caller's goroutine and must not block. Defaults to none. See usage.Recorder.Record.
+	// OnSpent receives each grant that takes anything, each refund, and each correction by Settle. It does not receive requests
+	// with a waiter id, which the program that queues them reports, such as package worker; nor a repeated request that is
+	// answered with the first grant of its ID. It is called in the caller's goroutine and must not block. Defaults to none. See
+	// usage.Recorder.Record.
 	OnSpent func(Spent)
 	// OnUpstream receives each new effect of an API's answer that this process reported. It is called in
 	// the goroutine of Report and must not block. Defaults to none.
 	OnUpstream func(UpstreamChange)
-	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data of waiters was dropped, and once
-	// a minute for each shadow rule that would have delayed starts, with their number. Defaults to none.
+	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data of waiters was dropped,
+	// and once a minute for each shadow rule that would have delayed starts, with their number. Defaults to none.
 	Logger *slog.Logger
 }
 
-// Observer receives what a Limiter decides. Its methods are called in the caller's goroutine and must not block. Implementations embed
-// NoObserver, so that a method that a later release adds does not break them.
+// Observer receives what a Limiter decides. Its methods are called in the caller's goroutine and must not block. Implementations
+// embed NoObserver, so that a method that a later release adds does not break them.
 type Observer interface {
-	// Decided reports one decision, with the context of the request, how long the answer took, and its error, if any. d.Rules is set only
-	// if err is nil. took is 0 for a decision that made no call (Decision.Handed).
+	// Decided reports one decision, with the context of the request, how long the answer took, and its error, if any. d.Rules is
+	// set only if err is nil. took is 0 for a decision that made no call (Decision.Handed).
 	Decided(ctx context.Context, d Decision, took time.Duration, err error)
-	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit" for the API's own limit.
+	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit" for the API's own
+	// limit.
 	UpstreamSignal(what string)
 }
 

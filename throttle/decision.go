@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. It is longer than any other wait, so
-// "RetryAfter <= patience" needs no special case.
+// Never is a wait that no clock ends: a rule with limit 0 admits nothing until the limit is raised. It is longer than any other
+// wait, so "RetryAfter <= patience" needs no special case.
 const Never = wire.Forever
 
 // Decision is the answer to one request. The zero Decision is a denial.
@@ -20,13 +20,14 @@ type Decision struct {
 	Allowed bool
 	// Wait is the time from now to the granted start, at most Request.MaxDelay. The charge counts at that start. 0 for a denial.
 	Wait time.Duration
-	// RetryAfter is, for a denial, the time until the request would be allowed if there were no others, rounded up to a microsecond; Never if
-	// no clock can tell. For a full concurrency rule it is the time until its first lease expires at the latest. 0 if allowed.
+	// RetryAfter is, for a denial, the time until the request would be allowed if there were no others, rounded up to a
+	// microsecond; Never if no clock can tell. For a full concurrency rule it is the time until its first lease expires at the
+	// latest. 0 if allowed.
 	RetryAfter time.Duration
 	// Rules has one entry for each rule on the scope's path, outermost first.
 	Rules []RuleState
-	// Binding is the index in Rules of the rule that decides: for a denial the rule with the longest wait, otherwise the rule with the fewest
-	// units left. -1 if the scope has no rules, or is Paused.
+	// Binding is the index in Rules of the rule that decides: for a denial the rule with the longest wait, otherwise the rule
+	// with the fewest units left. -1 if the scope has no rules, or is Paused.
 	Binding int
 	// Paused says, for a denial, that an API's answer has paused the scope or one above it.
 	Paused bool
@@ -36,8 +37,8 @@ type Decision struct {
 	Degraded bool
 	// Handed says that dispatch had granted the start; see Waiter.Granted. Package worker reports whether it was used.
 	Handed bool
-	// Joins says, for a denial of a request with a Waiter, that the task is to join those that wait. HadTurn says that it goes back to its
-	// Place.
+	// Joins says, for a denial of a request with a Waiter, that the task is to join those that wait. HadTurn says that it goes
+	// back to its Place.
 	Joins, HadTurn bool
 	// Grant is what was taken, for Refund, Settle and Lease. Zero for a denial.
 	Grant Grant
@@ -68,11 +69,12 @@ type RuleState struct {
 
 // RuleInfo describes a rule at the scope where it counts. All decisions under the rule share one; do not change it.
 type RuleInfo struct {
-	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the policy: payments/*. Only Pattern is free
-	// of names that tasks bring.
+	// Scope is the level at which the rule counts, Rule its name there, and Pattern its place in the policy: payments/*. Only
+	// Pattern is free of names that tasks bring.
 	Scope, Rule, Pattern string
 	Algorithm            policy.Algorithm
-	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for Concurrency, which counts places.
+	// Unit is what the rule counts, and what Limit and Remaining are in. Defaults to Requests. Empty for Concurrency, which
+	// counts places.
 	Unit string
 	// Limit is the most units that the rule admits at once: the burst of a token bucket, the limit of any other rule.
 	Limit int64
@@ -80,8 +82,8 @@ type RuleInfo struct {
 	MaxWait time.Duration
 	// Paused says that this entry is no rule: the policy pauses the level. RetryAfter is then the time until the pause ends.
 	Paused bool
-	// Window is how long the limit takes to come back in full, or, of a calendar, the length of the present period; Never for a concurrency
-	// rule and for a limit of 0.
+	// Window is how long the limit takes to come back in full, or, of a calendar, the length of the present period; Never for a
+	// concurrency rule and for a limit of 0.
 	Window time.Duration
 }
 
@@ -93,8 +95,9 @@ func RuleInfoOf(b policy.MatchedRule) *RuleInfo {
 	}
 }
 
-// Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit, the units that remain, seconds until a
-// retry (-1 if not limited), and seconds until the limit is whole again. Seconds are rounded up, so that no caller comes back too early.
+// Tuple is a decision as five whole numbers, as many limiters give it: limited (1 or 0), the limit, the units that remain,
+// seconds until a retry (-1 if not limited), and seconds until the limit is whole again. Seconds are rounded up, so that no
+// caller comes back too early.
 type Tuple [5]int64
 
 // Tuple returns the rule's own five numbers.
@@ -106,8 +109,8 @@ func (r RuleState) Tuple() Tuple {
 	return five
 }
 
-// Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the caller is limited, and for how long, is
-// that of the whole decision. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
+// Tuple returns the binding rule's own five numbers, never a mix of several rules. Only whether the caller is limited, and for
+// how long, is that of the whole decision. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
 func (d Decision) Tuple() Tuple {
 	r, _ := d.BindingRule()
 	five := r.Tuple()
@@ -129,9 +132,9 @@ func (d Decision) BindingRule() (RuleState, bool) {
 	return d.Rules[d.Binding], true
 }
 
-// Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the scope, payments/acme, or of the policy,
-// payments/*; for an empty level it is the innermost rule of that name. ok is false if the decision has no such rule: the path has none, it
-// does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
+// Rule returns the state of a rule, by its level and name in limits.yaml. The level is that of the scope, payments/acme, or of
+// the policy, payments/*; for an empty level it is the innermost rule of that name. ok is false if the decision has no such rule:
+// the path has none, it does not apply at this hour, or it counts a unit that costs nothing. It does no I/O.
 func (d Decision) Rule(level, name string) (state RuleState, ok bool) {
 	for i := len(d.Rules) - 1; i >= 0; i-- {
 		if r := d.Rules[i]; r.Rule == name && (level == "" || level == r.Scope || level == r.Pattern) {

@@ -1,11 +1,11 @@
-// Package throttle decides whether work may start now under limits that many processes share through Redis, and otherwise when. It knows
-// nothing of task queues: package worker puts it in front of asynq's handlers.
+// Package throttle decides whether work may start now under limits that many processes share through Redis, and otherwise when.
+// It knows nothing of task queues: package worker puts it in front of asynq's handlers.
 //
 // # Methods
 //
-// A [policy.Policy] holds the rules of each scope: payments/acme/refunds is subject to the rules of payments, of payments/acme and of
-// payments/acme/refunds. Load one from limits.yaml (limitsyaml.Load), or build it in Go (policy.New, policy.PerSecond). A [Limiter] decides
-// under all of these rules at once:
+// A [policy.Policy] holds the rules of each scope: payments/acme/refunds is subject to the rules of payments, of payments/acme
+// and of payments/acme/refunds. Load one from limits.yaml (limitsyaml.Load), or build it in Go (policy.New, policy.PerSecond). A
+// [Limiter] decides under all of these rules at once:
 //
 //	limiter, err := throttle.New(rdb, policy, throttle.Config{})
 //	d, err := limiter.Allow(ctx, "payments/acme/refunds")
@@ -30,23 +30,23 @@
 //
 // Programs that queue denied requests, as package worker does, use Request.Waiter. Other programs need not.
 //
-// A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come back. An error means that nothing was
-// decided.
+// A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come back. An error means that
+// nothing was decided.
 //
 // # Guarantees
 //
-// Redis is authoritative for all that has been spent, and its clock is the only one. One decision is one script call and one round trip,
-// whatever the number of rules.
+// Redis is authoritative for all that has been spent, and its clock is the only one. One decision is one script call and one
+// round trip, whatever the number of rules.
 //
-// Either all rules on the path admit a request and all are charged, or none is. A denial changes nothing. Each [policy.Algorithm] documents
-// its own bound. The bounds hold for the moments at which runs start, in all processes, if each run starts within Config.StartTolerance of
-// its granted start. Wait and Start ensure that. docs/algorithms.md has the proofs.
+// Either all rules on the path admit a request and all are charged, or none is. A denial changes nothing. Each [policy.Algorithm]
+// documents its own bound. The bounds hold for the moments at which runs start, in all processes, if each run starts within
+// Config.StartTolerance of its granted start. Wait and Start ensure that. docs/algorithms.md has the proofs.
 //
-// A decision that is sent twice, by go-redis after a lost reply or by the caller under the same attempt id, is charged once: Redis remembers
-// each grant for half a minute. An attempt whose context has ended is given back, and its id is used up.
+// A decision that is sent twice, by go-redis after a lost reply or by the caller under the same attempt id, is charged once:
+// Redis remembers each grant for half a minute. An attempt whose context has ended is given back, and its id is used up.
 //
-// Keys do not contain limits. A changed limit keeps what has been spent, and so does a changed algorithm, except to or from concurrency.
-// Every key has a time to live: the keys of an unused scope expire one window and a minute later.
+// Keys do not contain limits. A changed limit keeps what has been spent, and so does a changed algorithm, except to or from
+// concurrency. Every key has a time to live: the keys of an unused scope expire one window and a minute later.
 //
 // # When Redis is unavailable
 //
@@ -57,11 +57,12 @@
 //   - share counts in this process, against the limit divided by the number of processes that
 //     [Limiter.Heartbeat] last saw. Without Heartbeat it is closed.
 //
-// A closed rule on the path outweighs the others. The decision is marked Degraded. A context that has ended is not an outage, and its own
-// error is returned. If a reply is lost for good, units may stay spent that no run used. They come back by the clock, and places when their
-// lease expires.
+// A closed rule on the path outweighs the others. The decision is marked Degraded. A context that has ended is not an outage, and
+// its own error is returned. If a reply is lost for good, units may stay spent that no run used. They come back by the clock, and
+// places when their lease expires.
 //
-// [Config].Timeout bounds a decision. The client's own time-outs come first unless its ContextTimeoutEnabled is set, which is recommended.
+// [Config].Timeout bounds a decision. The client's own time-outs come first unless its ContextTimeoutEnabled is set, which is
+// recommended.
 //
 // # Access
 //

@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// ErrUnavailable is wrapped by every error that says that Redis could not decide: it was down, too slow, full, read-only, or refused
-	// the call. Nothing was decided, and the rules' failure policies had no answer either.
+	// ErrUnavailable is wrapped by every error that says that Redis could not decide: it was down, too slow, full, read-only, or
+	// refused the call. Nothing was decided, and the rules' failure policies had no answer either.
 	ErrUnavailable = wire.ErrUnavailable
 
 	// ErrLeaseLost is the cause of a run's context whose lease could not be renewed in time: another run

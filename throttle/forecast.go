@@ -39,12 +39,12 @@ type Forecast struct {
 type RuleForecast struct {
 	// RuleState is what Peek returns for one unit.
 	RuleState
-	// Units become available every Per while tasks wait for them, with the start tolerance and the margin included. Units is 0 for a suspended
-	// rule and a concurrency rule.
+	// Units become available every Per while tasks wait for them, with the start tolerance and the margin included. Units is 0
+	// for a suspended rule and a concurrency rule.
 	Units int64
 	Per   time.Duration
-	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on use while none
-	// is open. Spread says that a Calendar's remaining units are spread over that time.
+	// Rest is the time until the period of a Calendar, or the window of a FixedWindow, ends: Per for a window that opens on use
+	// while none is open. Spread says that a Calendar's remaining units are spread over that time.
 	Rest   time.Duration
 	Spread bool
 	// RunTimes is how long runs take under a concurrency rule.
@@ -53,8 +53,8 @@ type RuleForecast struct {
 	resets   policy.Schedule // of a calendar
 	at       time.Time
 	periods  []time.Duration // from at until later periods begin, as far as they were asked for
-	// Waiting is the number of tasks that wait under the rule, whatever they cost, and Own how many of them are the scope's own. Tasks that
-	// were granted a start are not counted: they are charged already.
+	// Waiting is the number of tasks that wait under the rule, whatever they cost, and Own how many of them are the scope's own.
+	// Tasks that were granted a start are not counted: they are charged already.
 	Waiting, Own int64
 	// Queues is how many lines take turns for the rule's units, the scope's own included: those that no other rule holds up.
 	Queues int64
@@ -143,8 +143,9 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 
 func micros(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) }
 
-// Period returns the time from Forecast.At until the n-th period of a Calendar after the present one begins, n at least 1; Never for one that
-// is further away than a Duration can hold. Periods after the first 10,000 count as long as the last of those. Not safe for concurrent use.
+// Period returns the time from Forecast.At until the n-th period of a Calendar after the present one begins, n at least 1; Never
+// for one that is further away than a Duration can hold. Periods after the first 10,000 count as long as the last of those. Not
+// safe for concurrent use.
 func (r *RuleForecast) Period(n int64) time.Duration {
 	if r.resets == nil {
 		return later(r.Rest, r.Per, n-1)

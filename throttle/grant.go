@@ -44,12 +44,14 @@ func (g Grant) ID() string {
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 
-// Refund gives a grant back: a run that did not happen spends nothing. Window rules get exactly the grant's units back, at the grant's time.
-// A token bucket gets at most what it would hold if the units had not been taken, which may be less. Places of concurrency rules are freed.
-// What comes back can be spent at once. A rule that is gone, or whose algorithm has changed meanwhile, gets no units back.
+// Refund gives a grant back: a run that did not happen spends nothing. Window rules get exactly the grant's units back, at the
+// grant's time. A token bucket gets at most what it would hold if the units had not been taken, which may be less. Places of
+// concurrency rules are freed. What comes back can be spent at once. A rule that is gone, or whose algorithm has changed
+// meanwhile, gets no units back.
 //
-// A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be reached; the units then stay spent,
-// which is safe. It runs even if ctx has ended: it has its own time-out. Costs one round trip, two for a grant from LoadGrant.
+// A second Refund within a minute does nothing. The error wraps ErrUnavailable if Redis could not be reached; the units then stay
+// spent, which is safe. It runs even if ctx has ended: it has its own time-out. Costs one round trip, two for a grant from
+// LoadGrant.
 func (l *Limiter) Refund(ctx context.Context, g Grant) error {
 	err := l.giveBack(ctx, g, true)
 	if err == nil {
@@ -90,9 +92,9 @@ func (l *Limiter) freeLocal(g Grant) {
 	}
 }
 
-// report reports what became of a grant, under the rules that apply now; "kept" under those of the grant, whose leases the run has. spent is
-// by unit, for "spent". It returns the plan of those rules and what each of them did; nil if the grant had come back before, or its scope has
-// no rules any more.
+// report reports what became of a grant, under the rules that apply now; "kept" under those of the grant, whose leases the run
+// has. spent is by unit, for "spent". It returns the plan of those rules and what each of them did; nil if the grant had come
+// back before, or its scope has no rules any more.
 func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool), wakes bool) (
 	*plan, []wire.Settled, error,
 ) {

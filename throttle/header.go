@@ -10,10 +10,10 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Header returns the fields that report the decision to an HTTP caller: RateLimit and RateLimit-Policy of the IETF draft "RateLimit header
-// fields for HTTP" (draft-ietf-httpapi-ratelimit-headers), with one item for each rule; and Retry-After, in whole seconds rounded up, for a
-// denial that a clock ends. It names a rule by its place in the policy, payments/*:tenant, so that no name from a task appears in a header.
-// LegacyHeader returns the older fields. It does no I/O.
+// Header returns the fields that report the decision to an HTTP caller: RateLimit and RateLimit-Policy of the IETF draft
+// "RateLimit header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers), with one item for each rule; and Retry-After, in
+// whole seconds rounded up, for a denial that a clock ends. It names a rule by its place in the policy, payments/*:tenant, so
+// that no name from a task appears in a header. LegacyHeader returns the older fields. It does no I/O.
 func (d Decision) Header() http.Header {
 	h := http.Header{}
 	var limits, policies []string
@@ -44,9 +44,9 @@ func (d Decision) Header() http.Header {
 }
 
 // LegacyHeader returns the older fields that many callers still read, for the binding rule alone: X-RateLimit-Limit and
-// X-RateLimit-Remaining in the rule's own unit, and X-RateLimit-Reset, the seconds from now until the rule is as if nothing had been taken,
-// rounded up. X-RateLimit-Reset is left out if no clock can tell. All are left out if no rule binds: the scope has no rules, or an API's
-// answer has paused it. They name no rule, and Retry-After is only in Header. It does no I/O.
+// X-RateLimit-Remaining in the rule's own unit, and X-RateLimit-Reset, the seconds from now until the rule is as if nothing had
+// been taken, rounded up. X-RateLimit-Reset is left out if no clock can tell. All are left out if no rule binds: the scope has no
+// rules, or an API's answer has paused it. They name no rule, and Retry-After is only in Header. It does no I/O.
 func (d Decision) LegacyHeader() http.Header {
 	h := http.Header{}
 	r, ok := d.BindingRule()
@@ -61,7 +61,8 @@ func (d Decision) LegacyHeader() http.Header {
 	return h
 }
 
-// window is how long a rule's limit takes to come back in full, Never when no clock tells. A calendar's period is the plan's to say.
+// window is how long a rule's limit takes to come back in full, Never when no clock tells. A calendar's period is the plan's to
+// say.
 func window(r policy.Rule) time.Duration {
 	switch {
 	case r.Algorithm == policy.Concurrency || r.Limit == 0:

@@ -13,8 +13,8 @@ type RuleHours struct {
 	Changes time.Time // when that changes
 }
 
-// Hours returns the rules of a scope that apply in certain hours only, and whether they apply now, by Redis's clock as far as it is known.
-// It does no I/O. The error is a *policy.ScopeError or *policy.UnmatchedError.
+// Hours returns the rules of a scope that apply in certain hours only, and whether they apply now, by Redis's clock as far as it
+// is known. It does no I/O. The error is a *policy.ScopeError or *policy.UnmatchedError.
 func (l *Limiter) Hours(scope string) (list []RuleHours, err error) {
 	p, err := l.plan(scope)
 	if err != nil {

@@ -37,12 +37,13 @@ type keptRule struct {
 	Over  int64  `json:"over,omitempty"`
 }
 
-// SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any process can find it with LoadGrant. It is
-// for costs that become known later, by a webhook or a batch API. It replaces another grant under the id. Units can be given back for a day
-// at most; what is settled counts as long as the grant is stored. Places of concurrency rules are not stored.
+// SaveGrant stores a grant in Redis under an id, such as a task's, for the time stay, so that any process can find it with
+// LoadGrant. It is for costs that become known later, by a webhook or a batch API. It replaces another grant under the id. Units
+// can be given back for a day at most; what is settled counts as long as the grant is stored. Places of concurrency rules are not
+// stored.
 //
-// The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round trip, none for a grant that took
-// nothing or was made in an outage.
+// The id has 1 to 1024 bytes. The error says what is invalid, or wraps ErrUnavailable. Costs one round trip, none for a grant
+// that took nothing or was made in an outage.
 func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.Duration) error {
 	if id == "" || len(id) > maxWaiterBytes {
 		return fmt.Errorf("throttle: SaveGrant: the id has %d bytes; give it 1 to %d", len(id), maxWaiterBytes)
@@ -81,8 +82,8 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	return nil
 }
 
-// LoadGrant returns a grant that SaveGrant, in any process, has stored under an id of a scope, to Settle or Refund it. A Refund also ends
-// its storage. It leaves out rules that are gone or have another algorithm by now. The error is a *policy.ScopeError,
+// LoadGrant returns a grant that SaveGrant, in any process, has stored under an id of a scope, to Settle or Refund it. A Refund
+// also ends its storage. It leaves out rules that are gone or have another algorithm by now. The error is a *policy.ScopeError,
 // *policy.UnmatchedError or ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
 func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
 	p, err := l.plan(scope)

@@ -57,8 +57,8 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 	return nil
 }
 
-// StartOf returns when a grant starts by this process's clock, and the latest time at which a run counts as begun at its start: later
-// by Config.StartTolerance. Both are zero if Redis did not grant the start. It does no I/O.
+// StartOf returns when a grant starts by this process's clock, and the latest time at which a run counts as begun at its start:
+// later by Config.StartTolerance. Both are zero if Redis did not grant the start. It does no I/O.
 func (l *Limiter) StartOf(g Grant) (start, latest time.Time) {
 	if g.Zero() || g.local || g.plan == nil {
 		return start, latest

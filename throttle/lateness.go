@@ -71,8 +71,8 @@ func (p *plan) minds(pad time.Duration, req *Request) bool {
 	})
 }
 
-// tolerance returns by how much a start may be late without exceeding a rule, where that is more than the start tolerance. This process's
-// clock may be late itself: up to the end of a window, or of a rule's hours, a start tolerance is left.
+// tolerance returns by how much a start may be late without exceeding a rule, where that is more than the start tolerance. This
+// process's clock may be late itself: up to the end of a window, or of a rule's hours, a start tolerance is left.
 func (l *Limiter) tolerance(d *Decision) time.Duration {
 	p, pad, start := d.under, l.cfg.StartTolerance, d.Grant.start
 	most := Never
@@ -109,7 +109,8 @@ func (l *Limiter) tolerance(d *Decision) time.Duration {
 	return most
 }
 
-// patientTries is how many starts in a row must have been too late before one is asked for that takes something of limits that bind.
+// patientTries is how many starts in a row must have been too late before one is asked for that takes something of limits that
+// bind.
 const patientTries = 2
 
 // lateness is what is asked for after a start that was too late.
@@ -120,8 +121,9 @@ type lateness struct {
 
 func (l lateness) any() bool { return l != lateness{} }
 
-// after returns how to ask again after so many starts came too late: with a leeway of twice the last lateness or, where a bucket on the path
-// has no room for that, so far ahead. Either takes something of limits that bind: they are asked for a start at once first.
+// after returns how to ask again after so many starts came too late: with a leeway of twice the last lateness or, where a bucket
+// on the path has no room for that, so far ahead. Either takes something of limits that bind: they are asked for a start at once
+// first.
 func (l *Limiter) after(d *Decision, late time.Duration, tries int) lateness {
 	most, binds, spaced := longestLeeway, false, false
 	for i, b := range d.under.Rules {

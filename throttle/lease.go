@@ -27,12 +27,13 @@ type Lease struct {
 	renew *time.Timer
 }
 
-// Lease holds the places of an allowed decision while a run lasts. It renews them every third of the shortest lease. The returned context
-// ends with cause ErrLeaseLost when the places have expired without a renewal. A handler that ignores its context may then overlap with the
-// next run that got the place.
+// Lease holds the places of an allowed decision while a run lasts. It renews them every third of the shortest lease. The returned
+// context ends with cause ErrLeaseLost when the places have expired without a renewal. A handler that ignores its context may
+// then overlap with the next run that got the place.
 //
-// The Lease must be released, which also ends the context. For a grant without concurrency rules there is nothing to hold: the context is
-// ctx itself, and Release does nothing. Lease costs no round trip, and each renewal costs one. No goroutine runs between renewals.
+// The Lease must be released, which also ends the context. For a grant without concurrency rules there is nothing to hold: the
+// context is ctx itself, and Release does nothing. Lease costs no round trip, and each renewal costs one. No goroutine runs
+// between renewals.
 func (l *Limiter) Lease(ctx context.Context, g Grant) (context.Context, *Lease) {
 	held, lease := l.hold(ctx, g)
 	lease.shadow = g.shadow
@@ -103,9 +104,10 @@ func (s *Lease) end(cause error) {
 	s.lost(cause)
 }
 
-// Release ends the lease and its context, and frees its places for other runs. It may be called more than once, and with a context that has
-// ended: it has its own time-out. The error wraps ErrUnavailable if Redis did not take the release. It is then sent again in the
-// background, until Redis takes it or the lease has expired, which frees the places anyway. Costs one round trip.
+// Release ends the lease and its context, and frees its places for other runs. It may be called more than once, and with a
+// context that has ended: it has its own time-out. The error wraps ErrUnavailable if Redis did not take the release. It is then
+// sent again in the background, until Redis takes it or the lease has expired, which frees the places anyway. Costs one round
+// trip.
 func (s *Lease) Release(ctx context.Context) error {
 	s.shadow.to(shadowReleased)
 	switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Limiter decides under one policy, with its state in Redis. Limiters in any number of processes share their limits if they share the Redis
-// and the names in the policy. It is safe for concurrent use.
+// Limiter decides under one policy, with its state in Redis. Limiters in any number of processes share their limits if they share
+// the Redis and the names in the policy. It is safe for concurrent use.
 type Limiter struct {
 	cfg     Config
 	scopes  *wire.Scopes
@@ -35,8 +35,8 @@ type Limiter struct {
 	list    *waitlist.List
 }
 
-// New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring client. It does no I/O, and the caller
-// still has to close rdb. The error names each invalid field of cfg.
+// New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring client. It does no I/O, and the
+// caller still has to close rdb. The error names each invalid field of cfg.
 func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter, error) {
 	var faults []error
 	if rdb == nil {
@@ -78,9 +78,10 @@ func (l *Limiter) Policy() *policy.Policy {
 	return policy
 }
 
-// SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of the same name at the same level,
-// whatever else of them has changed. A decision in flight may still be made under the previous policy; waiting tasks follow the new one at
-// once. It changes this limiter only: package policystore distributes a policy to all processes. It does no I/O. A nil policy changes nothing.
+// SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of the same name at the same
+// level, whatever else of them has changed. A decision in flight may still be made under the previous policy; waiting tasks
+// follow the new one at once. It changes this limiter only: package policystore distributes a policy to all processes. It does no
+// I/O. A nil policy changes nothing.
 // Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
@@ -221,7 +222,8 @@ const maxWaiterBytes = 1024
 // planTries is how often a request is sent while each reply says that the rules of another time apply.
 const planTries = 3
 
-// send has a request decided, and decided again if the rules of another time apply. It returns a nil ask if the scope has no rules any more.
+// send has a request decided, and decided again if the rules of another time apply. It returns a nil ask if the scope has no
+// rules any more.
 func (l *Limiter) send(ctx context.Context, by *sender, p *plan, req *Request, peek bool) (a *ask, err error) {
 	for range planTries {
 		a = p.ask(req)

@@ -10,8 +10,8 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// withoutRedis decides by the rules' failure policies: closed refuses to decide, open does not count, share counts in this process. A
-// closed rule on the path outweighs the others, and the answer always says that it is degraded.
+// withoutRedis decides by the rules' failure policies: closed refuses to decide, open does not count, share counts in this
+// process. A closed rule on the path outweighs the others, and the answer always says that it is degraded.
 func (l *Limiter) withoutRedis(ctx context.Context, p *plan, req *Request, cause error) (Decision, error) {
 	none := Decision{Binding: -1}
 	if err := wire.Ended(ctx); err != nil {
@@ -54,9 +54,9 @@ const (
 	memberBeat = 5 * time.Second
 )
 
-// Heartbeat counts this process among those that share the limits, until ctx ends. When Redis is unavailable, a rule whose failure policy
-// is share divides its limit by the number of these processes; without Heartbeat it is closed. Heartbeat blocks: run it in a goroutine. It
-// retries after errors, and the last count stays. Costs one round trip every five seconds.
+// Heartbeat counts this process among those that share the limits, until ctx ends. When Redis is unavailable, a rule whose
+// failure policy is share divides its limit by the number of these processes; without Heartbeat it is closed. Heartbeat blocks:
+// run it in a goroutine. It retries after errors, and the last count stays. Costs one round trip every five seconds.
 func (l *Limiter) Heartbeat(ctx context.Context) {
 	id := NewID()
 	ticker := time.NewTicker(memberBeat)

@@ -12,24 +12,24 @@ import (
 // ReportResult is the effect of an answer: until when the scope is paused, and whether the answer was the first to report this.
 type ReportResult = answers.Result
 
-// UpstreamChange is a new effect of an API's answer, see Limiter.Report: What it is, the Scope, Rule and Pattern that it is about, the
-// API's own Limit, and Until when it lasts. What is "pause", "cut" for a reduced rule, "limit" for the API's own limit, or "rise" for a
-// limit above the configured one.
+// UpstreamChange is a new effect of an API's answer, see Limiter.Report: What it is, the Scope, Rule and Pattern that it is
+// about, the API's own Limit, and Until when it lasts. What is "pause", "cut" for a reduced rule, "limit" for the API's own
+// limit, or "rise" for a limit above the configured one.
 type UpstreamChange = answers.Change
 
 // UpstreamEvent is a past UpstreamChange: what it was, At when it was reported, and which answer of a call of which scope made it.
 type UpstreamEvent = answers.Event
 
-// UpstreamState is what APIs have answered about a scope and the scopes above it, as far as it still applies: Pauses, outermost first,
-// and Corrections, in the order of the rules. At is the Redis server's time.
+// UpstreamState is what APIs have answered about a scope and the scopes above it, as far as it still applies: Pauses, outermost
+// first, and Corrections, in the order of the rules. At is the Redis server's time.
 type UpstreamState = answers.State
 
-// UpstreamPause is a pause of a scope, and of the scopes below it, that an API's answer asked for. Guessed says that the API gave no
-// duration.
+// UpstreamPause is a pause of a scope, and of the scopes below it, that an API's answer asked for. Guessed says that the API gave
+// no duration.
 type UpstreamPause = answers.Pause
 
-// Correction is the limit that applies in place of a rule's configured one: Limit until Until, which is Part of the configured limit, in
-// millionths, or the API's Own. Bound is the rule as configured.
+// Correction is the limit that applies in place of a rule's configured one: Limit until Until, which is Part of the configured
+// limit, in millionths, or the API's Own. Bound is the rule as configured.
 type Correction = answers.Correction
 
 // newReporter returns what applies APIs' answers to the limits of l.
@@ -58,32 +58,32 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 	return r.Read(status, header, now)
 }
 
-// Report applies what an API's answer says about its limits to all that spend from a scope and from the scopes below it, in every process:
-// nothing starts there before the API accepts calls again. Other scopes go on.
+// Report applies what an API's answer says about its limits to all that spend from a scope and from the scopes below it, in every
+// process: nothing starts there before the API accepts calls again. Other scopes go on.
 //
-// A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, or as Refusals of the
-// policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then one call goes first, and the
-// others follow once it is reported with an answer that is no refusal. Any other answer that leaves no request pauses the scope until
-// requests are available again. No pause is longer than Config.LongestPause.
+// A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, or as Refusals of
+// the policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then one call goes
+// first, and the others follow once it is reported with an answer that is no refusal. Any other answer that leaves no request
+// pauses the scope until requests are available again. No pause is longer than Config.LongestPause.
 //
-// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow others
-// unless the policy says so. A refusal reduces the limits of the rules at the lowest of these levels that has any by 15 %, but never below a
-// tenth of the configured limit. They grow back by 2 % in each window, or as Corrects of the policy says. If the API's own limit is smaller
-// than the lowest rule of the same unit and window, it replaces that rule's limit until an answer says otherwise, or for an hour. Only the
-// policy lets limits grow above the configured ones.
+// Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow
+// others unless the policy says so. A refusal reduces the limits of the rules at the lowest of these levels that has any by 15 %,
+// but never below a tenth of the configured limit. They grow back by 2 % in each window, or as Corrects of the policy says. If
+// the API's own limit is smaller than the lowest rule of the same unit and window, it replaces that rule's limit until an answer
+// says otherwise, or for an hour. Only the policy lets limits grow above the configured ones.
 //
-// Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing; any other
-// costs one round trip, and one more if it changed something, to record that for UpstreamEvents. Where limits may grow, an answer that
-// refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if limits.yaml says "answers:
-// ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host. It runs even if ctx has ended. The
-// error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
+// Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing;
+// any other costs one round trip, and one more if it changed something, to record that for UpstreamEvents. Where limits may grow,
+// an answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if
+// limits.yaml says "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host.
+// It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
 	return l.reports.Report(ctx, scope, a)
 }
 
-// ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that they held up are dispatched at once.
-// Scopes above and below it keep their pauses and corrections. Costs one round trip. Its errors are those of Report.
+// ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that they held up are dispatched
+// at once. Scopes above and below it keep their pauses and corrections. Costs one round trip. Its errors are those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	p, err := l.plan(scope)
 	if err != nil || len(p.Rules) == 0 {
@@ -98,15 +98,15 @@ func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamStat
 	return l.reports.State(ctx, scope)
 }
 
-// UpstreamBelow returns what APIs have answered about all scopes of a provider, as far as it still applies, in no order. It reads about 1000
-// entries; more says that there are others. Costs one round trip. Its errors are those of Report.
+// UpstreamBelow returns what APIs have answered about all scopes of a provider, as far as it still applies, in no order. It reads
+// about 1000 entries; more says that there are others. Costs one round trip. Its errors are those of Report.
 func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out UpstreamState, more bool, err error) {
 	return l.reports.Below(ctx, provider)
 }
 
-// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first: the last 20 of each
-// level, until a day after its newest. An answer that changed nothing, such as a further refusal during a pause, is no event. Costs one
-// round trip, with one command for each level. Its errors are those of Report.
+// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first: the last 20
+// of each level, until a day after its newest. An answer that changed nothing, such as a further refusal during a pause, is no
+// event. Costs one round trip, with one command for each level. Its errors are those of Report.
 func (l *Limiter) UpstreamEvents(ctx context.Context, scope string) ([]UpstreamEvent, error) {
 	return l.reports.Events(ctx, scope)
 }

@@ -18,15 +18,15 @@ type Request struct {
 	// Costs is the request's cost by unit, instead of Cost. A rule that counts none of these units is left
 	// out of the decision. Defaults to none.
 	//
-	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no limit applies: the request is allowed
-	// unless its scope is paused. Decision.Rules then has the state of all rules, Limited and RetryAfter as for one unit. Shadow rules get no
-	// such request. With a Waiter it is an error.
+	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no limit applies: the request
+	// is allowed unless its scope is paused. Decision.Rules then has the state of all rules, Limited and RetryAfter as for one
+	// unit. Shadow rules get no such request. With a Waiter it is an error.
 	Costs policy.Costs
-	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is not charged again: it is answered
-	// with the first grant. 1 to 128 bytes; use a new one for each attempt. Defaults to a random one.
+	// ID is the attempt id. A request that is repeated with the same Scope and ID within half a minute is not charged again: it
+	// is answered with the first grant. 1 to 128 bytes; use a new one for each attempt. Defaults to a random one.
 	ID string
-	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that start, and the caller must wait
-	// for Decision.Wait. Defaults to 0: the start is now, or the request is denied.
+	// MaxDelay is how far ahead a start may be granted, at most MaxDelayLimit. The charge counts at that start, and the caller
+	// must wait for Decision.Wait. Defaults to 0: the start is now, or the request is denied.
 	MaxDelay time.Duration
 	// Waiter makes the request one of a task that can wait for a turn; see package worker. It overtakes no task that waits for
 	// what its scope shares: it is then denied, with Decision.Joins. Defaults to none.
@@ -34,8 +34,8 @@ type Request struct {
 	// OnWait is called by Start and Wait before they wait for a granted start, with the time until it. The
 	// function it returns is called when that wait is over. Defaults to none.
 	OnWait func(ahead time.Duration) (over func())
-	// BeforeStart is called by Start once, about a round trip before a granted start comes, for what must be done before the run may begin.
-	// The start waits for it. If Start returns no allowed decision, the caller undoes what was done. Defaults to none.
+	// BeforeStart is called by Start once, about a round trip before a granted start comes, for what must be done before the run
+	// may begin. The start waits for it. If Start returns no allowed decision, the caller undoes what was done. Defaults to none.
 	BeforeStart func()
 
 	late   lateness // of the start before this one

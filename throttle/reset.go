@@ -13,16 +13,17 @@ import (
 type WasReset struct {
 	Rule string // its name
 	Unit string // what it counts, policy.Requests by default
-	// Used is how many units counted just before, rounded up: of a token bucket what it lacked, of a window what was in it, of a calendar
-	// what was spent in the period. If a reply is lost and the client sends the call again, it is what was spent since.
+	// Used is how many units counted just before, rounded up: of a token bucket what it lacked, of a window what was in it, of a
+	// calendar what was spent in the period. If a reply is lost and the client sends the call again, it is what was spent since.
 	Used int64
 }
 
-// Reset clears what has been spent under the rate rules that the policy has at one level, scope itself, or under the named one, and
-// dispatches their waiters at once. It also clears what an API has answered about them, and the scope's pause unless a rule is named. Runs
-// keep their places under concurrency rules. It returns the rules that it has reset, each with what had been spent: one script call reads
-// that and clears it. Costs two round trips, and one for each shadow rule. The error is a *policy.ScopeError or *policy.UnmatchedError, wraps
-// ErrUnavailable, or is ctx's; with an error, the rules that were reset before it are returned too.
+// Reset clears what has been spent under the rate rules that the policy has at one level, scope itself, or under the named one,
+// and dispatches their waiters at once. It also clears what an API has answered about them, and the scope's pause unless a rule
+// is named. Runs keep their places under concurrency rules. It returns the rules that it has reset, each with what had been
+// spent: one script call reads that and clears it. Costs two round trips, and one for each shadow rule. The error is a
+// *policy.ScopeError or *policy.UnmatchedError, wraps ErrUnavailable, or is ctx's; with an error, the rules that were reset
+// before it are returned too.
 func (l *Limiter) Reset(ctx context.Context, scope, rule string) ([]WasReset, error) {
 	p, err := l.plan(scope)
 	if err != nil {

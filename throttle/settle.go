@@ -24,8 +24,8 @@ type SettledRule struct {
 	Unit        string // what the rule counts
 	Spent       int64  // what counts from now on, as given to Settle
 	Back, Debt  int64  // what came back now, and what was charged now in addition
-	// Over is the part of Spent that is not charged, since the rule would hold more than twice its capacity with it. The API's own limit may
-	// be exceeded by this amount.
+	// Over is the part of Spent that is not charged, since the rule would hold more than twice its capacity with it. The API's
+	// own limit may be exceeded by this amount.
 	Over int64
 }
 
@@ -34,17 +34,17 @@ func (s Settlement) Over() bool {
 	return slices.ContainsFunc(s.Rules, func(r SettledRule) bool { return r.Over > 0 })
 }
 
-// Settle corrects the charge of a grant to what was spent: costs, for the units that it names; other units stay as they are. Units that
-// were not spent come back as by Refund, and can be spent at once. Units that were spent beyond the charge are charged now, as a debt, even
-// if they do not fit: nothing starts until the debt is paid. No rule ever holds more than twice its capacity; units beyond that are not
-// charged, and the Settlement has them as Over. Concurrency rules do not change.
+// Settle corrects the charge of a grant to what was spent: costs, for the units that it names; other units stay as they are.
+// Units that were not spent come back as by Refund, and can be spent at once. Units that were spent beyond the charge are charged
+// now, as a debt, even if they do not fit: nothing starts until the debt is paid. No rule ever holds more than twice its
+// capacity; units beyond that are not charged, and the Settlement has them as Over. Concurrency rules do not change.
 //
-// It may be called again as more becomes known, however much later: the last settlement counts. Units can come back as long as a rule holds
-// them, a day at most. No units come back of a rule that has another algorithm or unit by now. Refund of a settled grant gives back what was
-// settled. Settle of a refunded grant does nothing, for a minute.
+// It may be called again as more becomes known, however much later: the last settlement counts. Units can come back as long as a
+// rule holds them, a day at most. No units come back of a rule that has another algorithm or unit by now. Refund of a settled
+// grant gives back what was settled. Settle of a refunded grant does nothing, for a minute.
 //
-// The error says which of costs is invalid, or wraps ErrUnavailable if Redis could not be reached; the charge then stays. It runs even if
-// ctx has ended. Costs one round trip, none if no rule counts any of costs or the grant was not made by Redis.
+// The error says which of costs is invalid, or wraps ErrUnavailable if Redis could not be reached; the charge then stays. It runs
+// even if ctx has ended. Costs one round trip, none if no rule counts any of costs or the grant was not made by Redis.
 // Source: docs/algorithms.md#settling
 func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Settlement, error) {
 	s, err := l.settle(ctx, g, costs, everyRate)
@@ -54,10 +54,10 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 	return s, err
 }
 
-// SettleRefused takes a call that its API refused out of calendars and of windows longer than an hour: its units come back there, as by
-// Settle, since the API's own day does not count the call. Token buckets and shorter windows keep the charge: they pace the calls that
-// arrive, and a refused call has arrived. It does nothing if policy.Refusals says that refused calls count. Call it for a grant that was
-// one call alone. Errors and cost are those of Settle.
+// SettleRefused takes a call that its API refused out of calendars and of windows longer than an hour: its units come back there,
+// as by Settle, since the API's own day does not count the call. Token buckets and shorter windows keep the charge: they pace the
+// calls that arrive, and a refused call has arrived. It does nothing if policy.Refusals says that refused calls count. Call it
+// for a grant that was one call alone. Errors and cost are those of Settle.
 // Source: docs/vendor.md#refused-calls
 func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
 	p, err := l.plan(g.scope)
@@ -117,7 +117,8 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 // longestSettling is how long after its start a grant's units can come back.
 const longestSettling = 24 * time.Hour
 
-// remembered is how long Redis keeps what was settled of a grant: longer than any of it can come back, and than the grant is stored.
+// remembered is how long Redis keeps what was settled of a grant: longer than any of it can come back, and than the grant is
+// stored.
 func (g Grant) remembered() time.Duration {
 	longest := time.Minute
 	for _, b := range g.plan.Rules {
@@ -135,8 +136,8 @@ func (g Grant) remembered() time.Duration {
 	return min(longest, longestSettling) + 2*MaxDelayLimit + g.known.left()
 }
 
-// known is what this process knows of a grant's settlements, since Redis drops its record some minutes after the last one. Copies of a
-// grant share it. It is safe for concurrent use; nil knows nothing.
+// known is what this process knows of a grant's settlements, since Redis drops its record some minutes after the last one. Copies
+// of a grant share it. It is safe for concurrent use; nil knows nothing.
 type known struct {
 	mu    sync.Mutex
 	rules map[string]wire.Charged // by the rule's name
@@ -206,7 +207,8 @@ func (g Grant) charged(p *plan, spent func(policy.Rule) (int64, bool)) []wire.Ch
 	return list
 }
 
-// String describes the rules with units that came back, were charged or are over, for logs: "tokens of llm: 1830 spent, 330 charged".
+// String describes the rules with units that came back, were charged or are over, for logs: "tokens of llm: 1830 spent, 330
+// charged".
 func (s Settlement) String() string {
 	text := ""
 	for _, r := range s.Rules {

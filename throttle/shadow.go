@@ -15,7 +15,8 @@ import (
 
 // Shadowed is the answer of a shadow rule to one start that was granted without it.
 type Shadowed struct {
-	// RuleState is the rule's state: whether it would have delayed the start, and for how long. Without an answer it only identifies the rule.
+	// RuleState is the rule's state: whether it would have delayed the start, and for how long. Without an answer it only
+	// identifies the rule.
 	RuleState
 	// Outcome says whether the rule answered, and what.
 	Outcome ShadowOutcome
@@ -212,8 +213,8 @@ func (s *shadow) to(state shadowState) {
 	}
 }
 
-// follow does with a grant of a shadow rule what was done with that of the start. Errors do not matter: a place is free when its lease
-// expires, and units that are not refunded stay spent. s.mu is held.
+// follow does with a grant of a shadow rule what was done with that of the start. Errors do not matter: a place is free when its
+// lease expires, and units that are not refunded stay spent. s.mu is held.
 func (s *shadow) follow(g *shadowGrant) {
 	ctx := context.Background()
 	if s.state > 0 && g.lease == nil {

@@ -15,7 +15,8 @@ type Spent struct {
 	Tasks int64
 	// Units is Request.Cost, or the requests of Request.Costs. It is negative for units that come back.
 	Units int64
-	// Costs is the amount by unit, requests included if the request named them; nil for a request without Costs. Do not change or keep it.
+	// Costs is the amount by unit, requests included if the request named them; nil for a request without Costs. Do not change or
+	// keep it.
 	Costs policy.Costs
 }
 

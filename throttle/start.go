@@ -11,14 +11,15 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 )
 
-// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start that came
-// too late for a rule on its path (see Config.StartTolerance) is refunded and decided again, under a new attempt id, until one is in time or
-// a limit denies it: lateness is never a denial. Each repetition costs two round trips.
+// Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start
+// that came too late for a rule on its path (see Config.StartTolerance) is refunded and decided again, under a new attempt id,
+// until one is in time or a limit denies it: lateness is never a denial. Each repetition costs two round trips.
 //
-// If the scope is paused during the wait, a start that was granted more than 250 ms ahead is taken back, and any start if this process has
-// reported the API's pause; a task that can wait is to join again (Decision.Joins). Errors are those of Decide. If ctx ends during the wait,
-// the units are given back and the error is ctx's; At and Wait of the Decision are then those of the missed start. Costs what Decide costs,
-// and for a start that is granted more than 250 ms ahead one more round trip, which the starts of a scope share and which delays none.
+// If the scope is paused during the wait, a start that was granted more than 250 ms ahead is taken back, and any start if this
+// process has reported the API's pause; a task that can wait is to join again (Decision.Joins). Errors are those of Decide. If
+// ctx ends during the wait, the units are given back and the error is ctx's; At and Wait of the Decision are then those of the
+// missed start. Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip, which the
+// starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 	place := int64(0)
 	for tries := 1; ; tries++ {
@@ -116,8 +117,8 @@ func (l *Limiter) grantOf(p *plan, g *waitlist.Granted, cost price) Grant {
 	}
 }
 
-// pauseLook is how long before its start the pauses of a scope are looked up, if it was granted more than answers.Grace ahead. So no start
-// begins more than answers.Grace after any process has reported an API's pause.
+// pauseLook is how long before its start the pauses of a scope are looked up, if it was granted more than answers.Grace ahead. So
+// no start begins more than answers.Grace after any process has reported an API's pause.
 const pauseLook = 100 * time.Millisecond
 
 // untilStart waits for a granted start, or until this process hears that an API has paused the scope or one above it.

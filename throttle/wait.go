@@ -13,10 +13,10 @@ import (
 // Wait blocks until req is granted and its start has come. It holds a goroutine during the wait; for
 // asynq tasks use package worker instead.
 //
-// It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to end less than Config.StartTolerance
-// before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and the units are given back. Other
-// errors are those of Decide. It waits out an outage under a closed rule, as long as max_wait allows. A changed policy applies at once.
-// Costs one round trip for each time it asks.
+// It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to end less than
+// Config.StartTolerance before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and
+// the units are given back. Other errors are those of Decide. It waits out an outage under a closed rule, as long as max_wait
+// allows. A changed policy applies at once. Costs one round trip for each time it asks.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -65,9 +65,9 @@ const (
 	recheck = 500 * time.Millisecond
 )
 
-// RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied request: a little before RetryAfter if
-// a clock ends the denial, and otherwise about half a second, of which a tenth is random, so that callers do not come back together. It does
-// no I/O.
+// RetryDelay returns after how long a caller that accepts starts up to ahead should repeat a denied request: a little before
+// RetryAfter if a clock ends the denial, and otherwise about half a second, of which a tenth is random, so that callers do not
+// come back together. It does no I/O.
 func (d Decision) RetryDelay(ahead time.Duration) time.Duration {
 	pause := d.RetryAfter
 	if r, ok := d.BindingRule(); ok && r.Algorithm == policy.Concurrency || pause == Never || d.probes {
@@ -85,7 +85,8 @@ func untilDeadline(ctx context.Context) time.Duration {
 	return Never
 }
 
-// untilLastStart returns how far away a start may be that ctx lets run. It may come late by the tolerance, and still before the deadline.
+// untilLastStart returns how far away a start may be that ctx lets run. It may come late by the tolerance, and still before the
+// deadline.
 func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 	left := untilDeadline(ctx)
 	if left == Never {

@@ -2,7 +2,7 @@
 //
 //	client := roundtrip.Wrap(http.DefaultClient, limiter, "payments/acme")
 //
-// It is for code that is no task of asynq, and for handlers that make many calls in one task: package worker limits whole tasks.
+// It is for code outside of asynq, and for handlers that make many calls in one task: package worker limits whole tasks.
 package roundtrip
 
 import (
@@ -19,9 +19,9 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// Transport is an http.RoundTripper that spends from a scope for each request. It is safe for
-// concurrent use. Redirects that a client follows are separate requests, and so are requests that Base
-// repeats by itself after a broken connection; a Base with DisableKeepAlives does not repeat any.
+// Transport is an http.RoundTripper that spends from a scope for each request. It is safe for concurrent use. Redirects that a
+// client follows are separate requests. Requests that Base repeats after a broken connection are not counted; a Base with
+// DisableKeepAlives repeats none.
 type Transport struct {
 	// Limiter decides. Required.
 	Limiter *throttle.Limiter
@@ -29,25 +29,21 @@ type Transport struct {
 	Scope func(*http.Request) string
 	// Cost returns how many units a request takes; 0 is 1. Defaults to 1 for each.
 	Cost func(*http.Request) int64
-	// Costs returns the cost of a request by unit, instead of Cost. A request that takes 0 of all units
-	// is sent at once, unless its scope is paused. Defaults to none.
+	// Costs returns the cost by unit, instead of Cost. A request of 0 units is sent at once, unless its scope is paused.
 	Costs func(*http.Request) policy.Costs
-	// Settle returns what a request has spent, according to its answer's header or body. Reading the body repeats what the caller
-	// has read, at most the last MiB. The amounts replace the charge, as by throttle.Limiter.Settle; if Settle returns false, the
-	// request stays charged as estimated. It is called once for each answer, in the goroutine that reads the body to its end, or
-	// closes it before. It is never called for a body that is not closed, nor for an upgraded connection. The body's Close
-	// returns an error of settling; Read never does. Defaults to none.
+	// Settle returns what a request has spent, according to its answer's header or body, which has what the caller has read: at
+	// most the last MiB. The amounts replace the charge, as by throttle.Limiter.Settle; if Settle returns false, the charge stays.
+	// It is called once for each answer, in the goroutine that reads the body to its end, or closes it before. It is never called
+	// for a body that is not closed, nor for an upgraded connection. The body's Close returns an error of settling; Read never
+	// does. Defaults to none.
 	Settle func(*http.Response) (policy.Costs, bool)
-	// Settled receives the result of settling a request: what is free again, what is charged as a debt,
-	// and what exceeds the charge and is not charged. It is called after Settle, in the same goroutine,
-	// unless there was nothing to settle or settling failed. Defaults to none.
+	// Settled receives the result of settling a request, after Settle and in the same goroutine, unless that failed.
 	Settled func(*http.Request, throttle.Settlement)
-	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false:
-	// it waits for its start, for as long as its context and the rules' max_wait allow.
+	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false: it waits for its start, for as long as
+	// its context and the rules' max_wait allow.
 	Refuse bool
-	// IgnoreAnswers turns off the reporting of answers. By default, an answer's information on the API's
-	// own limits applies to all requests of the scope, in every process: see throttle.Limiter.Report. The
-	// caller's answer is unchanged in both cases. Defaults to false.
+	// IgnoreAnswers turns off the reporting of answers. By default, what an answer says about the API's own limits applies to all
+	// requests of the scope, in every process: see throttle.Limiter.Report. Defaults to false.
 	IgnoreAnswers bool
 	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
@@ -63,21 +59,20 @@ func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client 
 // LimitedError is the error for a request that was not sent because a limit refuses it now.
 type LimitedError struct {
 	Scope string
-	// Rule is the rule with the longest wait, or "" if the API asked for the wait. RetryAfter is that
-	// wait; throttle.Never if no clock ends it.
+	// Rule is the rule with the longest wait, or "" if the API asked for the wait. RetryAfter is that wait; throttle.Never if no
+	// clock ends it.
 	Rule       string
 	RetryAfter time.Duration
 }
 
 func (e *LimitedError) Error() string {
-	if e.Rule == policy.PausedRule {
+	switch {
+	case e.Rule == policy.PausedRule:
 		return fmt.Sprintf("roundtrip: %s is paused", e.Scope)
-	}
-	if e.Rule == "" {
-		return fmt.Sprintf("roundtrip: the API has told to stay away from %s for another %s", e.Scope, e.RetryAfter)
-	}
-	if e.RetryAfter == throttle.Never {
-		return fmt.Sprintf("roundtrip: rule %s limits %s, and no clock tells for how long", e.Rule, e.Scope)
+	case e.Rule == "":
+		return fmt.Sprintf("roundtrip: the API asked to stop calling %s for another %s", e.Scope, e.RetryAfter)
+	case e.RetryAfter == throttle.Never:
+		return fmt.Sprintf("roundtrip: rule %s limits %s until it is changed or a run ends", e.Rule, e.Scope)
 	}
 	return fmt.Sprintf("roundtrip: rule %s limits %s for another %s", e.Rule, e.Scope, e.RetryAfter)
 }
@@ -120,7 +115,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// held is the body of an answer, that ends what its request has taken.
+// held returns the body of an answer, whose end settles its request and whose Close frees its places.
 func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant, done func() error) io.ReadCloser {
 	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
 		return struct {
@@ -148,7 +143,7 @@ func (t *Transport) base() http.RoundTripper {
 	return t.Base
 }
 
-// admit returns when the request may be sent.
+// admit takes the request's cost, and waits for its start unless t refuses.
 func (t *Transport) admit(r *http.Request, scope string) (throttle.Decision, error) {
 	req := throttle.Request{Scope: scope}
 	if t.Cost != nil {
@@ -176,7 +171,7 @@ func closeBody(r *http.Request) error {
 	return r.Body.Close()
 }
 
-// body is an answer's, whose request holds places until it is closed.
+// body is an answer's body. Its request holds places until it is closed.
 type body struct {
 	io.ReadCloser
 	once sync.Once

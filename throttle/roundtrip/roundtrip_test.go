@@ -200,7 +200,7 @@ func TestIncomplete(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	never := LimitedError{Scope: "p", Rule: "r", RetryAfter: throttle.Never}
-	if text := never.Error(); !strings.Contains(text, "no clock tells") {
+	if text := never.Error(); !strings.Contains(text, "until it is changed") {
 		t.Error(text)
 	}
 }
@@ -240,7 +240,7 @@ func TestTransportHeeds(t *testing.T) {
 		if is != row.heeds {
 			t.Errorf("%s: %v", name, err)
 		} else if is && (limited.Rule != "" || limited.RetryAfter < 50*time.Second ||
-			!strings.Contains(err.Error(), "the API has told to stay away from p/a for another ")) {
+			!strings.Contains(err.Error(), "the API asked to stop calling p/a for another ")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

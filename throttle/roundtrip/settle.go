@@ -13,8 +13,7 @@ import (
 // mostSeen is how much of an answer's body is kept for Transport.Settle.
 const mostSeen = 1 << 20
 
-// metered is an answer's body that shows what its caller has read of it to a Transport's
-// Settle, once: when its end has come, or when it is closed.
+// metered is an answer's body that calls a Transport's Settle once: at its end, or when it is closed before.
 type metered struct {
 	io.ReadCloser
 	spent  func(*http.Response) (policy.Costs, bool)

@@ -36,23 +36,22 @@ type Rule struct {
 	Algorithm           policy.Algorithm
 	// Limit is the most units that the rule admits at once.
 	Limit int64
-	// Read says that Used and DoneIn are known. A survey reads the rules of 100 scopes of the policy, and those of the 64 scopes
-	// with the most waiting tasks.
+	// Read says that Used and DoneIn are known: for rules of 100 scopes of the policy, and of the 64 scopes with the most waiting
+	// tasks.
 	Read bool
 	// Used is the number of units taken.
 	Used int64
-	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes they wait.
+	// Waiting is the number of tasks that wait under the rule, each as one unit whatever it costs, and Queues in how many scopes
+	// they wait.
 	Waiting, Queues int64
-	// DoneIn is the time from Survey.At until the rule has admitted all that waits: 0 if nothing waits, throttle.Never if no
-	// clock can tell.
+	// DoneIn is the time from Survey.At until the rule has admitted all that waits, throttle.Never if no clock can tell.
 	DoneIn time.Duration
 }
 
 // Queue is the lines of one scope.
 type Queue struct {
 	Scope string
-	// Tasks is the number of waiting tasks, and Ready the number that the rules would admit now, all together. Ready is known for
-	// the 64 scopes with the most.
+	// Tasks is the number of waiting tasks, and Ready, for the 64 scopes with the most, the number that all rules would admit now.
 	Tasks, Ready int64
 	// First is the first task of the longest line, zero if that was emptied meanwhile.
 	First waitlist.Ref
@@ -71,11 +70,9 @@ const (
 	surveyedAtOnce    = 8
 )
 
-// Read reads the state of the rules of a limiter's policy, and of the lines of all providers. It changes nothing. It reads 100
-// providers and 10,000 scopes of each at most.
-//
-// It costs one command, and one for each star-free scope of the policy that has rules and no such scope below it, 100 at most.
-// While tasks wait, it costs what Count of the waiting tasks does for each provider, one command for each of the 200 fullest
+// Read reads the state of the rules of a limiter's policy, and of the lines of all providers: of 100 providers and 10,000 scopes
+// of each at most. It costs one command, and one for each star-free scope of the policy that has rules and no such scope below
+// it, 100 at most. While tasks wait, it also counts those of each provider, and costs one command for each of the 200 fullest
 // scopes and one for each of the 64 fullest. The error wraps throttle.ErrUnavailable, or is ctx's.
 func Read(ctx context.Context, l *throttle.Limiter) (Survey, error) {
 	s := newSurvey(l)
@@ -212,7 +209,8 @@ func (s *survey) readRules(ctx context.Context) error {
 	return nil
 }
 
-// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with that.
+// ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with
+// that.
 func (s *survey) ownScopes() (scopes []string) {
 	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
 		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }

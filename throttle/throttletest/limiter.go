@@ -37,8 +37,7 @@ func Fail(err error) Answer { return Answer{Err: err} }
 // answers, in order. When they are used up it answers by Otherwise, and allows everything without that. The zero Limiter allows
 // everything. It is safe for concurrent use, and must not be copied.
 //
-// Contexts count as they do for a real limiter: a request with an ended context returns the context's error and takes no answer.
-// Start and Wait wait.
+// A request with an ended context returns the context's error and takes no answer. Start and Wait wait.
 type Limiter struct {
 	mu        sync.Mutex
 	answers   []Answer
@@ -59,9 +58,8 @@ func (l *Limiter) Then(answers ...Answer) {
 	l.answers = append(l.answers, answers...)
 }
 
-// Otherwise sets the answer to requests once no other answers are left: by scope, by the number of requests, or always the same,
-// as in an outage that lasts until Otherwise is called again. nil allows everything. Peek calls it too. answer may be called by
-// several goroutines at once.
+// Otherwise sets the answer to requests, Peek's too, once no other answers are left. nil allows everything. answer may be called
+// by several goroutines at once.
 func (l *Limiter) Otherwise(answer func(throttle.Request) Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +169,8 @@ func (l *Limiter) Start(ctx context.Context, req throttle.Request) (throttle.Dec
 }
 
 // Wait takes answers until one allows. In between it waits for as long as each denial says, half a second if that is
-// throttle.Never, and a quarter of a second after throttle.ErrUnavailable, and then asks again under the same attempt id. A
-// denial until after ctx's deadline ends it at once, with throttle.ErrMaxWait, and so does any other error.
+// throttle.Never, and a quarter of a second after throttle.ErrUnavailable. A denial until after ctx's deadline ends it at once,
+// with throttle.ErrMaxWait, and so does any other error.
 func (l *Limiter) Wait(ctx context.Context, req throttle.Request) (throttle.Decision, error) {
 	for {
 		req.ID = l.named(req.ID)

@@ -1,12 +1,11 @@
 // Package throttletest supports tests of programs that use package throttle.
 //
-// [Limiter] is a fake with scripted answers: it decides nothing, returns its script and records the requests. Use it to test what
-// a program does when it is limited, when it has to wait and when Redis is unavailable.
+// [Limiter] is a fake with scripted answers. Use it to test what a program does when it is limited, has to wait, or Redis is
+// unavailable.
 //
 // [New] is a real limiter over a Redis in memory, without a network, that works in bubbles of testing/synctest: there an hour of
-// limits takes no time, durations are exact, and waiting moves the clock. Use it to test that limits are correct. [NewWithRedis]
-// also returns that Redis, to take it down ([Redis.Close]), to move its clock outside of a bubble ([Redis.Advance]) or to set
-// that to a date ([Redis.SetTime]).
+// limits takes no time and durations are exact. Use it to test that limits are correct. [NewWithRedis] also returns that Redis,
+// to take it down ([Redis.Close]) or, outside of a bubble, to move its clock ([Redis.Advance], [Redis.SetTime]).
 package throttletest
 
 import (
@@ -73,8 +72,7 @@ func Policy(t TB, limits string) *policy.Policy {
 	return policy
 }
 
-// Redis is the in-memory server that a limiter of [NewWithRedis] uses. Besides the methods here it has all those of a miniredis:
-// SetError makes it answer every command with an error, Keys lists its keys.
+// Redis is the in-memory server of a limiter of [NewWithRedis]. It has the methods of a miniredis too: SetError, Keys.
 type Redis struct {
 	*miniredis.Miniredis
 	t TB
@@ -101,8 +99,8 @@ func (r *Redis) Restart() {
 	r.down = false
 }
 
-// Advance moves the server's clock without waiting. From the first call on the clock moves by Advance and SetTime alone. It
-// is for tests outside of a bubble, of Allow, Decide, Peek and Refund: waits and leases use the clock of this process too, and need a bubble.
+// Advance moves the server's clock without waiting. From the first call on the clock moves by Advance and SetTime alone. It is
+// for tests of Allow, Decide, Peek and Refund: waits and leases use the clock of this process too, and need a bubble.
 func (r *Redis) Advance(d time.Duration) {
 	r.mu.RLock()
 	now := r.now
@@ -113,9 +111,8 @@ func (r *Redis) Advance(d time.Duration) {
 	r.SetTime(now.Add(d))
 }
 
-// SetTime sets the server's clock to a date, for tests of calendars and of rules that hold in certain hours. From then on it
-// moves by SetTime and Advance alone, as described there. Keys live on until the clock has passed their time. An earlier date is
-// a clock that steps back, which limits survive: begin with the earliest.
+// SetTime sets the server's clock to a date, for tests of calendars and of rules that hold in certain hours. Begin with the
+// earliest date. From then on the clock moves by SetTime and Advance alone, as described there.
 func (r *Redis) SetTime(t time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +120,7 @@ func (r *Redis) SetTime(t time.Time) {
 	r.Miniredis.SetTime(t)
 }
 
-// Client returns a client of the server, for packages such as asynq and policystore, that is closed when the test ends. It dials
-// no socket, so it works in a bubble. Each call returns a new client.
+// Client returns a new client of the server, which the test's end closes. It dials no socket, so it works in a bubble.
 func (r *Redis) Client() *redis.Client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                     "miniredis:0", // never dialled

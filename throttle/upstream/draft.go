@@ -45,8 +45,8 @@ var (
 	unescape      = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
 )
 
-// members reads a list or a dictionary. A member that is not well formed is left out, and the next one begins behind its
-// first comma. whole says that s was not cut: where it was, what ends with it may go on behind the cut.
+// members reads a list or a dictionary. A malformed member is left out, up to its first comma. Unless s is whole, its last member
+// may be cut, and is left out too.
 func members(s string, whole bool) (found []member) {
 	for range maxMembers {
 		s = strings.TrimLeft(s, " \t,")

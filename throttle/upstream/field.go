@@ -20,8 +20,7 @@ type field struct {
 	values []string
 }
 
-// collect returns these fields, sorted, so that nothing depends on the order of a map. Fields such as X-RateLimit-Limit and
-// X-Rate-Limit-Limit, and of names that differ in case, are one field.
+// collect returns these fields, sorted. X-RateLimit-Limit and X-Rate-Limit-Limit, and names that differ in case, are one field.
 func collect(header http.Header) (fields []field) {
 	var keys []string
 	for key := range header {
@@ -113,8 +112,7 @@ var roles = map[string]role{
 	"interval-milliseconds": windowRole, "resource": nameRole, "name": nameRole,
 }
 
-// windows are the words for one. A month and a year are the longest that there are, so that a limit over them is never taken for
-// a higher rate than it is.
+// windows are the words for one. A month and a year are the longest that there are: a limit over them is taken for the lower rate.
 var windows = map[string]time.Duration{
 	"second": time.Second, "secondly": time.Second, "minute": time.Minute, "minutely": time.Minute,
 	"hour": time.Hour, "hourly": time.Hour, "day": day, "daily": day, "week": 7 * day, "weekly": 7 * day,
@@ -141,8 +139,7 @@ type subject struct {
 	window time.Duration
 }
 
-// parseName understands <source>-<role>-<unit>-<window> and <source>-<unit>-<window>-<role>, of which unit and window may be
-// missing.
+// parseName reads <source>-<role>-<unit>-<window> and <source>-<unit>-<window>-<role>; unit and window are optional.
 func parseName(name string) (subject, role) {
 	source, rest := cutSource(name)
 	if !isWord(source) {
@@ -177,8 +174,7 @@ func cutSource(name string) (source, rest string) {
 	return source, strings.TrimPrefix(rest, "-")
 }
 
-// cutRole cuts limit-tokens and tokens-limit into tokens and its role. A window alone (daily), and nothing at all, are a limit
-// too.
+// cutRole cuts limit-tokens and tokens-limit into tokens and its role. A window alone (daily), and nothing at all, are a limit.
 func cutRole(rest string) (part string, r role) {
 	if rest == "" || strings.HasSuffix(rest, "ly") && windows[rest] != 0 {
 		return rest, limitRole

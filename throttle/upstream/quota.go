@@ -308,8 +308,8 @@ func (f *finding) fill(g finding) {
 	}
 }
 
-// dropLesser leaves out quotas that a higher rank has too: a plain one if that has one of its unit, and one with a window if that
-// has one of its unit and window. A quota with Remaining is left out only for one with Remaining.
+// dropLesser leaves out quotas that a higher rank has too: of the same unit and, unless they are plain, the same window. A quota
+// with Remaining is left out only for one with Remaining.
 func dropLesser(found []finding) []finding {
 	kept := found[:0]
 	for _, f := range found {

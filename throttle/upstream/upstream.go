@@ -2,11 +2,8 @@
 //
 // It knows Retry-After and its forms in milliseconds, RateLimit and RateLimit-Policy of the IETF draft
 // (draft-ietf-httpapi-ratelimit-headers) in the current form and in earlier ones, the X-RateLimit family, quotas by unit (tokens,
-// requests) and by window (minute, day), and some vendors' own fields. docs/vendor.md lists them and says how ambiguous ones are
-// decided.
-//
-// Values that cannot be understood are left out: an implausible value never becomes a wait. The package does no I/O and has no
-// clock; the caller decides what follows from an answer.
+// requests) and by window (minute, day), and some vendors' own fields: see docs/vendor.md. An implausible value never becomes a
+// wait. The package does no I/O and has no clock.
 package upstream
 
 import (
@@ -30,43 +27,37 @@ const day = 24 * time.Hour
 
 // Hint is what one answer says about the API's limits. The zero Hint says nothing.
 type Hint struct {
-	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty. If it is empty, the caller vouches for the
-	// answer.
+	// Host is the host that answered, HOST:PORT; see HostOf. Read leaves it empty: the caller then vouches for the answer.
 	Host string
-	// Sent is when the call was sent, by the local clock. Read leaves it zero: not known. Calls that were on their way when a
-	// pause of unknown length began say nothing of what the API does after it.
+	// Sent is when the call was sent, by the local clock. Read leaves it zero: not known. A call that was in flight when a pause
+	// of unknown length began does not end it.
 	Sent time.Time
-
 	// Unread says that the call succeeded and that its answer was not read: it ends a probe, and raises no limit. Read leaves it
 	// false.
 	Unread bool
 
 	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with a Retry-After, or
-	// with a quota that has nothing left until a reset. A quota of 1 has nothing left after each call, and does not count for
-	// that.
+	// with a quota that has nothing left until a reset; a quota of 1 has nothing left after each call, and does not count.
 	Limited bool
-	// Status is the status of a refusal, for the record. Read leaves it 0 for other answers.
+	// Status is the status of a refusal, 0 for other answers.
 	Status int
 
 	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown. It comes from the
-	// answer's Retry-After; without one that makes sense, it is the longest Reset of the quotas that have nothing left. Only a
-	// Limited answer has one.
+	// Retry-After of a Limited answer; without one that makes sense, it is the longest Reset of the quotas that have nothing
+	// left.
 	Retry      time.Duration
 	RetryKnown bool
 
-	// Quotas are the limits that the answer gives, at most MaxQuotas. Their order depends only on their content: the IETF draft's
-	// first, then by unit, window and name.
+	// Quotas are the limits that the answer gives, at most MaxQuotas: the IETF draft's first, then by unit, window and name.
 	Quotas []Quota
 }
 
 // Quota is one limit of an answer. Limit or Remaining is known.
 type Quota struct {
-	// Name is the policy's name in the IETF draft, or the vendor's name of the limit ("core"); "" if it has none. At most 64
-	// bytes of printable ASCII.
+	// Name is the policy's name in the IETF draft, or the vendor's name of the limit ("core"). At most 64 bytes of printable ASCII.
 	Name string
 
-	// Unit is what is counted, in lower case: "requests" by default, "tokens", "input-tokens", "content-bytes",
-	// "concurrent-requests". At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
+	// Unit is what is counted: "requests" by default, "tokens", "content-bytes". At most 64 bytes of a-z, 0-9, '-', '_' and '.'.
 	Unit string
 
 	Limit     int64         // units in a window, 1 to 2^53-1, or Unknown
@@ -74,25 +65,22 @@ type Quota struct {
 	Reset     time.Duration // from now until it is fully restored, 0 to MaxWait, or Unknown
 	Window    time.Duration // length of the window, at most 366 days; 0 if not given
 
-	// Rate says that Limit in Window is a rate, as Amazon's Selling Partner API gives one. It says nothing of how many calls may
-	// come at once.
+	// Rate says that Limit in Window is a rate, as Amazon's Selling Partner API gives: more calls may come at once.
 	Rate bool
 
-	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF draft), "x-ratelimit",
-	// "anthropic-ratelimit". At most 64 bytes of printable ASCII.
+	// Source is the family of the header fields that gave the quota, for logs: "ratelimit" (the IETF draft), "x-ratelimit". At
+	// most 64 bytes of printable ASCII.
 	Source string
 }
 
 // Reader reads answers of an API whose header fields mean something else than most APIs' do. The zero Reader reads as Read does.
 type Reader struct {
-	// ResetUnit is the unit of resets that are plain numbers. Defaults to a second, as in the IETF draft and in most fields. With
-	// a millisecond, numbers below 1e9 are waits, so no longer than 11 days. Retry-After and the IETF draft's current form are
-	// not affected.
+	// ResetUnit is the unit of resets that are plain numbers. With a millisecond, numbers below 1e9 are waits, so no longer than
+	// 11 days. Retry-After and the IETF draft's current form are not affected. Defaults to a second.
 	ResetUnit time.Duration
 }
 
-// Read reads an answer's status and header. Waits count from the answer's own Date if that is plausible, so that the local clock
-// does not matter, and otherwise from now.
+// Read reads an answer's status and header. Waits count from the answer's own Date if that is plausible, and otherwise from now.
 //
 // It neither keeps nor changes header, and is safe for concurrent use as long as no goroutine writes to header. An answer without
 // any such field costs one pass over the header's names, about half a microsecond, and allocates nothing; one with them costs
@@ -128,8 +116,7 @@ func (h *Hint) refuse(c clock, fields []field) {
 	h.Retry, h.RetryKnown = wait, known
 }
 
-// longestReset returns when the last of the exhausted quotas is fully restored. Only a call that was refused for a limit can have
-// exhausted a quota of 1 more than any other call does.
+// longestReset returns when the last of the exhausted quotas is fully restored. A quota of 1 counts only if the call was refused.
 func longestReset(quotas []Quota, limited bool) (wait time.Duration, known bool) {
 	for _, q := range quotas {
 		if q.Remaining == 0 && q.Reset != Unknown && (limited || q.Limit != 1) {

@@ -77,7 +77,8 @@ func window(s string, unit time.Duration) time.Duration {
 	return span(whole, billionths, unit, maxSpan)
 }
 
-// duration reads numbers with their units, such as 6m0s, 7.66s and 1d2h. One that is longer than maxSpan becomes a little more than that.
+// duration reads numbers with their units, such as 6m0s, 7.66s and 1d2h. One that is longer than maxSpan becomes a little more
+// than that.
 func duration(s string) (time.Duration, bool) {
 	const long = maxSpan + 1
 	days, rest, found := strings.Cut(s, "d")
@@ -120,9 +121,8 @@ func (r Reader) clock(header http.Header, now time.Time) clock {
 // until returns how long it is until at, 0 for what has gone by.
 func (c clock) until(at time.Time) time.Duration { return max(at.Sub(c.now), 0) }
 
-// reset reads when a quota is whole again: a duration with units, a date, or a number whose size shows what it is: its unit from
-// now up to MaxWait, seconds since 1970, or milliseconds since 1970. A number of any other size, and what is more than a year
-// ahead, is not understood.
+// reset reads when a quota is whole again: a duration with units, a date, or a number whose size shows what it is: a wait up to
+// MaxWait, seconds since 1970, or milliseconds since 1970. What is more than a year ahead is not understood.
 func (c clock) reset(s string) (wait time.Duration, ok bool) {
 	if whole, billionths, isNumber := decimal(s); isNumber {
 		wait, ok = c.number(whole, billionths, c.unit)
@@ -146,8 +146,8 @@ func (c clock) number(whole, billionths int64, unit time.Duration) (time.Duratio
 	return 0, false
 }
 
-// retry reads when to come back, if that makes sense, and whether any field asks to. The forms in milliseconds are the more
-// exact, so they go first; of several values of one field the longest counts.
+// retry reads when to come back, if that makes sense, and whether any field asks to. The more exact forms in milliseconds go
+// first; of several values of one field the longest counts.
 func (c clock) retry(fields []field) (wait time.Duration, known, asked bool) {
 	for _, form := range []struct {
 		name string

@@ -19,8 +19,8 @@ import (
 const perPipeline = 100
 
 // Flush sends the spending since the last flush, for programs that do not call Run. Costs one round trip for each provider, and
-// two more if a provider has more scopes, or a scope more spenders, than are kept. Spending that could not be sent is lost, not
-// sent again, because it may have been counted. The error wraps Redis's, of one provider if several failed.
+// two more if a provider has more scopes, or a scope more spenders, than are kept. Spending that could not be sent is lost: it
+// may have been counted. The error wraps Redis's, of one provider if several failed.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
@@ -56,8 +56,7 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	return first
 }
 
-// admit refuses a provider if the process has recorded so many that their names are probably made up: limits may have a "*" for
-// the provider.
+// admit refuses a provider if the process has recorded so many that their names are probably made up.
 func (r *Recorder) admit(provider string, now time.Time) error {
 	if start := hours.start(now); start != r.since || r.providers == nil {
 		r.since, r.providers = start, map[string]struct{}{}
@@ -83,8 +82,8 @@ func (r *Recorder) logChange(ctx context.Context, err error) {
 	r.failing = err != nil
 }
 
-// byProvider adds up what was spent at each level, and returns the levels where most was spent, by provider; the provider's own
-// is the first of them.
+// byProvider adds up what was spent at each level, and returns the levels where most was spent, by provider. The provider itself
+// is first.
 func (p *period) byProvider() map[string][]*account {
 	levels := map[policy.Scope]*account{}
 	for _, a := range p.accounts {
@@ -123,7 +122,7 @@ func (p *period) byProvider() map[string][]*account {
 	return providers
 }
 
-// fields returns by how much the fields of an account grow in each slot, and those that are set to the present time, each with it.
+// fields returns by how much the fields of an account grow in each slot, and the fields that are set, each with its value.
 func (a *account) fields(now time.Time) (grow map[string]int64, last []any) {
 	grow = map[string]int64{fieldUnits: a.all.Units, fieldTasks: a.all.Tasks, fieldFailed: a.ends.Failed, fieldRefused: a.ends.Refused}
 	for unit, n := range a.all.units {
@@ -204,8 +203,7 @@ func (b *batch) send(ctx context.Context, accounts []*account) error {
 // longestPeriod bounds the time over which one flush spreads its sums.
 const longestPeriod = time.Minute
 
-// addFine sends what was spent from a scope in the period of the flush, divided among fine slots by the time that the period has
-// in each.
+// addFine divides what was spent from a scope among fine slots, by the part of the period that each has.
 func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, a *account) {
 	from := b.since
 	if oldest := b.now.Add(-longestPeriod); from.Before(oldest) {
@@ -229,8 +227,7 @@ func (b *batch) addFine(ctx context.Context, pipe redis.Pipeliner, a *account) {
 	}
 }
 
-// shrink removes the smallest where there are more than are kept. Totals stay, so that what was removed counts as that of others,
-// even if other processes write meanwhile.
+// shrink removes the smallest where there are more than are kept. Totals stay, so that what was removed counts as that of others.
 func (b *batch) shrink(ctx context.Context) error {
 	look, large, popped := b.rdb.Pipeline(), map[string]*redis.MapStringStringCmd{}, map[grain]*redis.ZSliceCmd{}
 	for key, n := range b.used {

@@ -30,8 +30,7 @@ type Report struct {
 	All, Other Sum
 	// Ends are the runs that did not succeed.
 	Ends Ends
-	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that Spenders do not list. They
-	// are nil if nothing costs by unit.
+	// ByUnit is the spending of units other than requests, by name. OtherByUnit is the part of it that Spenders do not list.
 	ByUnit, OtherByUnit map[string]int64
 	Spenders            []Spender // most units first
 	// Shadows are the shadow rules that count at the scope itself and were asked, by name.
@@ -49,9 +48,7 @@ type Spender struct {
 }
 
 // Read returns the spending from a scope within the last since, up to Longest. It uses only the Prefix of cfg. Costs one round
-// trip with at most 32 commands. The report is empty for an unknown scope: nothing was spent from it, or too little to be among
-// the thousand scopes of its provider that are kept.
-//
+// trip with at most 32 commands. The report is empty for a scope that is not among the thousand of its provider that are kept.
 // The error is a *policy.ScopeError, one for a since out of range, or wraps Redis's.
 func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) (Report, error) {
 	b, slots, now, err := lately(ctx, rdb, cfg, scope, since, grainFor(since))
@@ -61,8 +58,7 @@ func Read(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope stri
 	return b.report(slots, now), nil
 }
 
-// ReadDays is Read with one report for each day, by UTC, that the last since covers in part: oldest first, and the last one until
-// now. Its errors and cost are those of Read.
+// ReadDays is Read with one report for each day, by UTC, that the last since covers in part, oldest first.
 func ReadDays(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, since time.Duration) ([]Report, error) {
 	b, slots, now, err := lately(ctx, rdb, cfg, scope, since, days)
 	if err != nil {
@@ -248,7 +244,7 @@ func (r *Report) finish(by map[By]*Spender) {
 	r.OtherByUnit = r.otherUnits()
 }
 
-// spentOf leaves out the units of which no more was spent than came back of what had been spent before the report begins.
+// spentOf leaves out the units of which more came back than was spent.
 func spentOf(units map[string]int64) map[string]int64 {
 	maps.DeleteFunc(units, func(_ string, n int64) bool { return n <= 0 })
 	if len(units) == 0 {
@@ -323,17 +319,12 @@ type Point struct {
 }
 
 // Series returns the spending from a scope and those below it over time, one point for each slot from the slot of from to the one
-// before to. Slots after now are left out, and a slot without spending is a point with zeros.
+// before to. Slots after now are left out, and a slot without spending is a point with zeros. The last slots of 15 seconds grow
+// for ten seconds more.
 //
 // step is the width of the slots, one of those that are kept: 15 seconds, for a quarter of an hour; 5 minutes, for an hour; 2
-// hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. A quarter of an hour has 60 or 61 points of 15
-// seconds, and a day 12 or 13 of 2 hours. It uses only the Prefix of cfg.
-//
-// Spending is sent every ten seconds, and slots of 15 seconds get their part of it by time: the last of them grow for ten seconds
-// more.
-//
-// Costs one round trip with a command for each point. The error is a *policy.ScopeError, one for a step or from out of range, or wraps
-// Redis's.
+// hours, for a day; and 24 hours, which begin and end by UTC, for 31 days. It uses only the Prefix of cfg. Costs one round trip
+// with a command for each point. The error is a *policy.ScopeError, one for a step or from out of range, or wraps Redis's.
 func Series(ctx context.Context, rdb redis.UniversalClient, cfg Config, scope string, from, to time.Time, step time.Duration) ([]Point, error) {
 	of, err := openBook(rdb, cfg, scope)
 	if err != nil {

@@ -11,19 +11,17 @@
 //
 // Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is
 // spent from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type,
-// and all else that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records what
-// requests are granted by Allow, Decide and Wait, and by packages roundtrip and inbound. A refund takes it back, Settle corrects
-// it. A program that wants to name a queue or a type calls Spent and Settled itself, and leaves OnSpent out.
-// throttle.Config{OnShadow: recorder.Shadowed} records what shadow rules would have done, at the level at which each counts.
+// and all else that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records its grants;
+// a refund takes them back, Settle corrects them. A program that wants to name a queue or a type calls Spent and Settled itself,
+// and leaves OnSpent out.
 //
-// The record is for people, not for limits: it never decides anything. It is off by the time that clocks of processes differ, and
-// a crash or a fault of Redis loses what was not sent.
+// The record is for people: it never decides anything. A crash or a fault of Redis loses what was not sent.
 //
 // Everything is bounded. Between two flushes a process has at most 1000 scopes and 4000 combinations of scope, applications,
 // queue and type in memory. In Redis a provider has at most 1000 scopes in each slot of time, and a scope 40 combinations, those
 // that spent most, and 8 units besides requests; what others spend counts as "other", and at the levels above. Every key has a
 // TTL, of 32 days at most: slots are 5 minutes long for an hour, 2 hours for a day, and a day for 31 days. Sums alone are kept in
-// slots of 15 seconds for a quarter of an hour too. docs/operations.md says what that takes.
+// slots of 15 seconds for a quarter of an hour.
 package usage
 
 import (
@@ -99,11 +97,6 @@ type Ends struct {
 	Refused int64 // by the API, which said when to come back
 }
 
-func (e *Ends) add(more Ends) {
-	e.Failed += more.Failed
-	e.Refused += more.Refused
-}
-
 // Shadow is what a shadow rule would have done.
 type Shadow struct {
 	Rule   string
@@ -111,12 +104,11 @@ type Shadow struct {
 	Waits  int64 // how many of them would have waited
 }
 
-func (s *Sum) add(more Sum) {
-	s.Units += more.Units
-	s.Tasks += more.Tasks
-}
+func (s *Sum) add(more Sum) { *s = Sum{s.Units + more.Units, s.Tasks + more.Tasks} }
 
-// Recorder adds up the spending of one process. It is safe for concurrent use; a process needs one.
+func (e *Ends) add(more Ends) { *e = Ends{e.Failed + more.Failed, e.Refused + more.Refused} }
+
+// Recorder adds up the spending of one process. It is safe for concurrent use.
 type Recorder struct {
 	rdb     redis.UniversalClient
 	prefix  string
@@ -137,8 +129,8 @@ type Recorder struct {
 	since     int64
 }
 
-// New returns a Recorder that sends to rdb. rdb may be any client, and the caller keeps its ownership. It does no I/O; call Run.
-// The error names each field of cfg that is wrong.
+// New returns a Recorder that sends to rdb, which the caller closes. It does no I/O; call Run. The error names each invalid field
+// of cfg.
 func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	var faults []error
 	if rdb == nil {
@@ -189,7 +181,7 @@ func (c Config) prefix() (string, error) {
 
 // Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It does no I/O and does not
 // block. It takes about 100 ns, and does not allocate for a spender that has spent from the scope since the last flush.
-// Impossible spending is lost: from a scope that policy.ParseScope refuses, or of units below 0 or above the largest limit.
+// Impossible spending is lost: from an invalid scope, or of units below 0 or above the largest limit.
 func (r *Recorder) Spent(scope string, by By, units int64) {
 	if units == 0 {
 		units = 1
@@ -203,8 +195,8 @@ func (r *Recorder) SpentCosts(scope string, by By, costs policy.Costs) {
 	r.add(scope, by, Sum{Units: costs.Of(policy.Requests), Tasks: 1}, costs, 0)
 }
 
-// Settled corrects spending by its final amount, as throttle.Limiter.Settle corrects a charge: more is the difference of each
-// unit, below 0 if less was spent. It counts at the time of the call, and not as another task. It costs what Spent does.
+// Settled corrects spending, as throttle.Limiter.Settle corrects a charge: more is the difference of each unit, below 0 if less
+// was spent. It counts at the time of the call, and not as another task. It costs what Spent does.
 func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 	r.add(scope, by, Sum{Units: more[policy.Requests]}, more, -mostUnits)
 }
@@ -239,8 +231,7 @@ func (r *Recorder) Ended(scope string, how Ends) {
 	}
 }
 
-// Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs what Spent does. Starts
-// without an answer are not counted.
+// Shadowed counts a shadow rule's answer to a start: pass it as throttle.Config.OnShadow. It costs what Spent does.
 func (r *Recorder) Shadowed(s throttle.Shadowed) {
 	if s.Outcome != throttle.ShadowAllowed && s.Outcome != throttle.ShadowDenied {
 		return
@@ -252,12 +243,12 @@ func (r *Recorder) Shadowed(s throttle.Shadowed) {
 	}
 }
 
-// Lost returns how many spent units are not in Redis, or not under every level of their scope: because Redis refused them or did
-// not answer, because they cannot have been spent, or because there were more providers than a process records, 100 in two hours.
+// Lost returns how many spent units are not in Redis: it refused them or did not answer, they are impossible, or there were more
+// than 100 providers in two hours.
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
 
-// Run sends the spending to Redis, every ten seconds and when ctx ends. It then returns, after ten seconds at most. While nothing
-// is spent it sends nothing.
+// Run sends the spending to Redis, if there is any, every ten seconds and when ctx ends. It then returns, after ten seconds at
+// most.
 func (r *Recorder) Run(ctx context.Context) {
 	flush := func() { _ = r.Flush(context.WithoutCancel(ctx)) } // it logs its failure and bounds its time
 	tick := time.NewTicker(flushEvery)
@@ -296,17 +287,10 @@ type spending struct {
 	units map[string]int64 // but for requests
 }
 
-func (s *spending) addUnit(unit string, n int64) {
-	if s.units == nil {
-		s.units = map[string]int64{}
-	}
-	s.units[unit] += n
-}
-
 func (s *spending) addAll(more spending) {
 	s.add(more.Sum)
 	for unit, n := range more.units {
-		s.addUnit(unit, n)
+		s.units = plus(s.units, unit, n)
 	}
 }
 
@@ -328,9 +312,9 @@ func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
 		if n == 0 || unit == policy.Requests || !a.admits(unit) {
 			continue
 		}
-		a.all.addUnit(unit, n)
+		a.all.units = plus(a.all.units, unit, n)
 		if known != nil {
-			known.addUnit(unit, n)
+			known.units = plus(known.units, unit, n)
 		}
 	}
 	return true
@@ -391,17 +375,15 @@ func (p *period) enter(a *account, by By) *spending {
 	if len(a.by) >= mostBy || p.combos >= mostInMemory {
 		return nil
 	}
-	by = By{strings.Clone(by.App), strings.Clone(by.Queue), strings.Clone(by.Type), strings.Clone(by.EnqueuedBy)}
-	sum := &spending{}
-	a.by[by] = sum
+	a.by[by] = &spending{}
 	p.combos++
-	return sum
+	return a.by[by]
 }
 
-// begin returns what counts of a name.
+// begin returns what counts of a name, as a copy: the memory of a task can then be freed.
 func begin(name string) string {
-	if len(name) <= mostNameBytes {
-		return name
+	if len(name) > mostNameBytes {
+		name = strings.ToValidUTF8(name[:mostNameBytes], "")
 	}
-	return strings.ToValidUTF8(name[:mostNameBytes], "")
+	return strings.Clone(name)
 }

@@ -26,16 +26,14 @@ type grain struct {
 
 const day = 24 * time.Hour
 
-// Slots of one length answer "the last quarter of an hour" too roughly or "the last month" with too many keys. Days begin and end
-// by UTC.
+// Slots of one length would be too rough for an hour, or too many for a month. Days begin and end by UTC.
 var (
 	minutes = grain{name: "5m", every: 5 * time.Minute, reach: time.Hour}
 	hours   = grain{name: "2h", every: 2 * time.Hour, reach: day}
 	days    = grain{name: "1d", every: day, reach: 31 * day}
 	grains  = []grain{minutes, hours, days}
 
-	// fine slots are for a chart of the last quarter of an hour. They hold sums alone, not who spent. Those of a chunk of time are
-	// in one hash.
+	// fine slots are for a chart of the last quarter of an hour. They hold sums alone. Those of a chunk of time are in one hash.
 	fine = grain{name: "15s", every: 15 * time.Second, reach: 15 * time.Minute}
 )
 

@@ -16,13 +16,9 @@ import (
 )
 
 // Parse parses a cron expression: five fields (minute, hour, day of month, month, day of week) or one of @yearly, @annually,
-// @monthly, @weekly, @daily, @midnight and @hourly. L as a day of month is the last day of the month. zone is as [Zone] takes it.
-// An expression that is never due, such as one for 30 February, is refused.
-//
-// If both the day of month and the day of week are given, a day that matches either is a match, as in cron. The error is an
-// *Error.
-//
-// Recent schedules are cached, because loading a time zone takes longer than using it.
+// @monthly, @weekly, @daily, @midnight and @hourly. L as a day of month is the last day of the month. If both the day of month
+// and the day of week are given, a day that matches either is a match, as in cron. zone is as [Zone] takes it. An expression that
+// is never due, such as one for 30 February, is refused. The error is an *Error. Recent schedules are cached.
 func Parse(expr, zone string) (*Schedule, error) {
 	recent.mu.Lock()
 	defer recent.mu.Unlock()
@@ -112,8 +108,7 @@ func standard(parts []string) (*cron.SpecSchedule, error) {
 	return spec, nil
 }
 
-// Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC. "Local" is refused: it differs from one machine
-// to the next. The error is an *Error.
+// Zone returns the time zone of an IANA name, such as Europe/Berlin; "" is UTC. "Local" is refused. The error is an *Error.
 func Zone(name string) (*time.Location, error) {
 	const write = "write a name of the IANA list, such as UTC or America/Los_Angeles"
 	if name == "Local" {
@@ -128,10 +123,8 @@ func Zone(name string) (*time.Location, error) {
 
 // Error is the error for a refused expression or zone.
 type Error struct {
-	// Expr is the expression; empty if the zone is at fault.
-	Expr string
-	// Zone is the zone; empty if the expression is at fault.
-	Zone string
+	Expr string // empty if the zone is at fault
+	Zone string // empty if the expression is at fault
 	// Reason is what is wrong and, after a semicolon, what to write: one line.
 	Reason string
 }
@@ -178,8 +171,8 @@ const (
 	lastDay    = "L"
 )
 
-// exprReason says what is wrong with an expression, if anything. It is stricter than robfig/cron, which overlooks empty parts of
-// lists, signs, the end of "*-5", and steps that lead out of the field.
+// exprReason says what is wrong with an expression, if anything. robfig/cron overlooks empty parts of lists, signs, the end of
+// "*-5", and steps that lead out of the field.
 func exprReason(text string) string {
 	parts := strings.Fields(text)
 	switch {

@@ -3,15 +3,11 @@
 // robfig/cron parses the expression and finds the times that match it, on a clock that never shifts; this package maps those to
 // real moments. There are two ways to do so, and the hour field selects one, as in cron daemons:
 //
-//   - An expression that names hours ("30 2 * * *", "0 8-18 * * *", @daily)
-//     means times of day. Each is due once, at the first moment at which the
-//     clocks of the zone show it or have passed it: the first time, if they
-//     show it twice, and the end of the gap, if they skip it. Times that fall
-//     into one gap are due together, as one run.
-//   - An expression whose hour field begins with a star ("*/15 * * * *",
-//     "0 */2 * * *", @hourly) means real time. It is due at every moment at which
-//     the clocks show a time that matches: an hour that comes twice counts twice,
-//     and one that is skipped not at all.
+//   - An expression that names hours ("30 2 * * *", "0 8-18 * * *", @daily) means times of day. Each is due once, at the first
+//     moment at which the clocks of the zone show it or have passed it: the first time, if they show it twice, and the end of the
+//     gap, if they skip it. Times that fall into one gap are due together, as one run.
+//   - An expression whose hour field begins with a star ("*/15 * * * *", "0 */2 * * *", @hourly) means real time. It is due at every
+//     moment at which the clocks show a match: an hour that comes twice counts twice, and one that is skipped not at all.
 //
 // A [Window] differs from both: it is all minutes that match, as clocks show them.
 //
@@ -42,8 +38,8 @@ type Schedule struct {
 	zone     *time.Location
 	realTime bool // the hour field begins with a star
 
-	// last says that the days of month have L, the last day of a month. spec then has the days 28 to 31 for it, of which
-	// coversDay leaves the last one, and days has the days that were written beside L.
+	// last says that the days of month have L. spec then has the days 28 to 31 for it, and days has those that were written
+	// beside L.
 	last bool
 	days uint64
 }
@@ -60,8 +56,7 @@ func (s *Schedule) String() string { return s.expr + " in " + s.Zone() }
 // Location returns the time zone, in which Next and Prev answer.
 func (s *Schedule) Location() *time.Location { return s.zone }
 
-// Next returns the first run after t, not at it. It is the zero time when there is none within eight years. It takes
-// microseconds.
+// Next returns the first run after t, not at it; the zero time if there is none within eight years. It takes microseconds.
 func (s *Schedule) Next(t time.Time) time.Time {
 	if s.realTime {
 		return s.nextShown(t)
@@ -69,7 +64,7 @@ func (s *Schedule) Next(t time.Time) time.Time {
 	return s.nextReached(t)
 }
 
-// Prev returns the last run before t or at it. It is the zero time when there is none within eight years. It takes well below a
+// Prev returns the last run before t or at it; the zero time if there is none within eight years. It takes well below a
 // millisecond.
 func (s *Schedule) Prev(t time.Time) time.Time {
 	var last time.Time
@@ -99,9 +94,8 @@ func (s *Schedule) Prev(t time.Time) time.Time {
 	}
 }
 
-// Gap returns the shortest time between two runs, on a clock that never shifts: whole minutes. Around a shift of the zone's clocks
-// runs can be closer. It looks at 28 years, in which every month begins on every weekday, or at 5000 runs if they are more, and
-// takes some milliseconds.
+// Gap returns the shortest time between two runs, on a clock that never shifts: whole minutes. It looks at 28 years, in which
+// every month begins on every weekday, or at the first 5000 runs, and takes some milliseconds.
 func (s *Schedule) Gap() time.Duration {
 	shortest, last := horizon, s.nextNaive(cycleStart)
 	for runs := 0; runs < 5000 && last.Before(cycleEnd) && shortest > time.Minute; runs++ {
@@ -126,8 +120,8 @@ func naive(t time.Time) time.Time {
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
 
-// nextNaive returns the first naive time after n that matches, or the zero time. robfig/cron looks five years ahead, which leap
-// days are too rare for, and does not know L.
+// nextNaive returns the first naive time after n that matches, or the zero time. robfig/cron looks only five years ahead, and
+// does not know L.
 func (s *Schedule) nextNaive(n time.Time) time.Time {
 	for {
 		next := s.spec.Next(n)
@@ -199,8 +193,7 @@ func (s *Schedule) matches(n time.Time) bool {
 }
 
 // Lacking returns the months of the expression in which one of its days of month does not exist. February lacks the 29th. It
-// returns none for days that are written with a star, or with days of the week beside them: such an expression does not mean a
-// day of each month.
+// returns none for days that are written with a star, or with days of the week beside them.
 func (s *Schedule) Lacking() (months []time.Month) {
 	parts := strings.Fields(s.expr)
 	if len(parts) != len(fields) || strings.ContainsAny(parts[dayOfMonth], "*?") || s.spec.Dow&star == 0 {

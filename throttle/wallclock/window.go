@@ -50,8 +50,8 @@ func (w *Window) Holds(t time.Time) bool {
 	return (*Schedule)(w).covers(naive(t.In(w.zone)))
 }
 
-// Changes returns the first moment after t at which the window begins or ends. It is the zero time if there is none within eight
-// years. It takes well below a millisecond.
+// Changes returns the first moment after t at which the window begins or ends; the zero time if there is none within eight years.
+// It takes well below a millisecond.
 func (w *Window) Changes(t time.Time) time.Time {
 	s, at := (*Schedule)(w), t.In(w.zone)
 	held := s.covers(naive(at))
@@ -101,8 +101,8 @@ func (s *Schedule) coversDay(n time.Time) bool {
 
 func has(field uint64, n int) bool { return field>>n&1 == 1 }
 
-// nextOff returns the first naive minute after that of n which does not match, or the zero time: whole days and hours that match
-// are passed over.
+// nextOff returns the first naive minute after that of n which does not match, or the zero time. It skips whole days and hours
+// that match.
 func (s *Schedule) nextOff(n time.Time) time.Time {
 	minutes := bits.OnesCount64(s.spec.Minute&^star) == 60
 	hours := minutes && bits.OnesCount64(s.spec.Hour&^star) == 24
