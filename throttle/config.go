@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -88,22 +89,11 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	if c.StartTolerance == 0 {
-		c.StartTolerance = defaultPad
-	}
-	c.StartTolerance = max(c.StartTolerance, 0)
-	if c.Timeout <= 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.LongestPause <= 0 {
-		c.LongestPause = longestPause
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
+	c.StartTolerance = max(cmp.Or(c.StartTolerance, defaultPad), 0)
+	c.Timeout = cmp.Or(max(c.Timeout, 0), defaultTimeout)
+	c.LongestPause = cmp.Or(max(c.LongestPause, 0), longestPause)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

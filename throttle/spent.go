@@ -49,45 +49,43 @@ func (l *Limiter) reportSpent(d *Decision, req *Request) {
 
 // settled reports how much more of each unit was spent than was reported before.
 func (s *spentGrant) settled(costs policy.Costs) {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refunded {
-		return
-	}
-	if len(s.costs) == 0 {
-		s.costs = policy.Costs{policy.Requests: s.units}
-	}
-	more := policy.Costs{}
-	for unit, n := range costs {
-		if d := n - s.costs.Of(unit); d != 0 {
-			more[unit], s.costs[unit] = d, n
+	s.unlessRefunded(func() {
+		if len(s.costs) == 0 {
+			s.costs = policy.Costs{policy.Requests: s.units}
 		}
-	}
-	if len(more) > 0 {
-		s.report(Spent{Scope: s.scope, Units: more[policy.Requests], Costs: more})
-	}
+		more := policy.Costs{}
+		for unit, n := range costs {
+			if d := n - s.costs.Of(unit); d != 0 {
+				more[unit], s.costs[unit] = d, n
+			}
+		}
+		if len(more) > 0 {
+			s.report(Spent{Scope: s.scope, Units: more[policy.Requests], Costs: more})
+		}
+	})
 }
 
 // refund takes back what was reported, once.
 func (s *spentGrant) refund() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refunded {
-		return
-	}
-	s.refunded = true
-	back := Spent{Scope: s.scope, Tasks: -1, Units: -s.units}
-	if len(s.costs) > 0 {
-		back.Units, back.Costs = -s.costs.Of(policy.Requests), make(policy.Costs, len(s.costs))
-		for unit, n := range s.costs {
-			back.Costs[unit] = -n
+	s.unlessRefunded(func() {
+		s.refunded = true
+		back := Spent{Scope: s.scope, Tasks: -1, Units: -s.units}
+		if len(s.costs) > 0 {
+			back.Units, back.Costs = -s.costs.Of(policy.Requests), make(policy.Costs, len(s.costs))
+			for unit, n := range s.costs {
+				back.Costs[unit] = -n
+			}
+		}
+		s.report(back)
+	})
+}
+
+func (s *spentGrant) unlessRefunded(do func()) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.refunded {
+			do()
 		}
 	}
-	s.report(back)
 }

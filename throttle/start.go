@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/answers"
-	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/internal/wire"
 )
 
@@ -95,8 +94,12 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 		return d, false
 	}
 	d = Decision{
-		Allowed: true, Handed: true, Wait: g.Wait, At: time.UnixMicro(g.Granted), Binding: -1, Grant: l.grantOf(p, g, asks.price()), Rules: slices.Clone(p.states),
+		Allowed: true, Handed: true, Wait: g.Wait, At: time.UnixMicro(g.Granted), Binding: -1, Rules: slices.Clone(p.states),
 		begins: g.Starts, under: p, place: g.Score,
+		Grant: Grant{
+			scope: p.Scope.Scope.String(), id: g.Lease(), plan: p, price: asks.price(), start: g.Start, places: g.Places, known: &known{},
+			from: g.Starts, probe: g.Probe,
+		},
 	}
 	l.begins(&d)
 	if !l.inTime(&d) {
@@ -107,14 +110,6 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 	}
 	l.observe(ctx, &d, 0, nil)
 	return d, true
-}
-
-// grantOf is what dispatch has granted.
-func (l *Limiter) grantOf(p *plan, g *waitlist.Granted, cost price) Grant {
-	return Grant{
-		scope: p.Scope.Scope.String(), id: g.Lease(), plan: p, price: cost, start: g.Start, places: g.Places, known: &known{},
-		from: g.Starts, probe: g.Probe,
-	}
 }
 
 // pauseLook is how long before its start the pauses of a scope are looked up, if it was granted more than answers.Grace ahead. So

@@ -98,12 +98,8 @@ func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 // tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule's max_wait.
 func tooLong(deadline, last time.Duration, d Decision, waited time.Duration) error {
 	if known := d.atLeast(); known > last {
-		where := "after"
-		if known <= deadline {
-			where = "too close to"
-		}
-		return fmt.Errorf("%w: allowed in %s, %s the context's deadline in %s: %w",
-			ErrMaxWait, known, where, deadline.Round(time.Millisecond), context.DeadlineExceeded)
+		return fmt.Errorf("%w: allowed in %s, and the context ends in %s: %w",
+			ErrMaxWait, known, deadline.Round(time.Millisecond), context.DeadlineExceeded)
 	}
 	for i := range d.Rules {
 		r := d.Rules[i]

@@ -67,7 +67,7 @@ func TestWaitRefuses(t *testing.T) {
 	}{
 		"deadline": {
 			[]policy.Rule{bucket(1, 1)}, 800 * ms,
-			"throttle: the wait is longer than allowed: allowed in 1s, after the context's deadline in 800ms: context deadline exceeded", 0,
+			"throttle: the wait is longer than allowed: allowed in 1s, and the context ends in 800ms: context deadline exceeded", 0,
 		},
 		"max_wait": {
 			[]policy.Rule{patient(bucket(1, 1), 900*ms)}, 0,

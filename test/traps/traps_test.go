@@ -13,21 +13,21 @@ import (
 	"testing"
 )
 
-// The layers that most faults are found by, with what they compare.
-const (
-	model     = "test/reference/TestDecisionsAreAsThePagesSay" // each answer and key with a model's, to the unit and the microsecond
-	steps     = "throttle/TestClockSteps"
-	attackers = "test/traps/TestAttackers"
-	declared  = "internal/waitlist/TestOnCluster" // all keys of a provider are in one slot
-	replies   = "throttle/TestLostReplyIsChargedOnce"
-	outages   = "throttle/TestFailurePolicies"
-	names     = "internal/wire/TestKeysNeverCollide"
-	changes   = "test/sim/TestLoweredLimitCountsFromNowOn"
-	turns     = "internal/wire/TestHistories"
-	notFailed = "worker/TestLimitedIsNoFailure"
-	days      = "test/sim/TestDays"
-	faulty    = "throttle/limitsyaml/TestParseFaults"
-)
+// The tests that find most faults, by the names that the table has for them.
+var layers = map[string]string{
+	"model":     "test/reference/TestDecisionsAreAsThePagesSay", // each answer and key with a model's, to the unit and the microsecond
+	"steps":     "throttle/TestClockSteps",
+	"attackers": "test/traps/TestAttackers",
+	"declared":  "internal/waitlist/TestOnCluster", // all keys of a provider are in one slot
+	"replies":   "throttle/TestLostReplyIsChargedOnce",
+	"outages":   "throttle/TestFailurePolicies",
+	"names":     "internal/wire/TestKeysNeverCollide",
+	"changes":   "test/sim/TestLoweredLimitCountsFromNowOn",
+	"turns":     "internal/wire/TestHistories",
+	"notFailed": "worker/TestLimitedIsNoFailure",
+	"days":      "test/sim/TestDays",
+	"faulty":    "throttle/limitsyaml/TestParseFaults",
+}
 
 // A line is the ids of the faults, what went wrong, and the tests that show that it does not here.
 const table = `
@@ -92,11 +92,6 @@ S12 | asynq brings what is due in clumps, up to a second early | test/sim/TestSa
 S13 | a kill strands what waits in a handler | worker/TestRecoveredBeforeItsStart worker/TestShutdownWhileHolding
 S14 | a task went to its queue and stood in line as well | turns
 `
-
-var layers = map[string]string{
-	"model": model, "steps": steps, "attackers": attackers, "declared": declared, "replies": replies,
-	"outages": outages, "names": names, "changes": changes, "turns": turns, "notFailed": notFailed, "days": days, "faulty": faulty,
-}
 
 // "Known faults of other limiters and queues are each covered by a test."
 func TestNoTrapIsForgotten(t *testing.T) {

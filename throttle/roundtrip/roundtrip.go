@@ -6,6 +6,7 @@
 package roundtrip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,31 +118,26 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // held returns the body of an answer, whose end settles its request and whose Close frees its places.
 func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant, done func() error) io.ReadCloser {
+	b := &body{ReadCloser: resp.Body, done: done}
 	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
 		return struct {
 			*body
 			io.Writer
-		}{&body{ReadCloser: resp.Body, done: done}, conn}
+		}{b, conn}
 	}
-	if t.Settle == nil {
-		return &body{ReadCloser: resp.Body, done: done}
+	if t.Settle != nil {
+		b.ReadCloser = newMetered(resp, t.Settle, func(costs policy.Costs) error {
+			s, err := t.Limiter.Settle(r.Context(), g, costs)
+			if err == nil && t.Settled != nil {
+				t.Settled(r, s)
+			}
+			return err
+		})
 	}
-	settle := func(costs policy.Costs) error {
-		s, err := t.Limiter.Settle(r.Context(), g, costs)
-		if err == nil && t.Settled != nil {
-			t.Settled(r, s)
-		}
-		return err
-	}
-	return &body{ReadCloser: newMetered(resp, t.Settle, settle), done: done}
+	return b
 }
 
-func (t *Transport) base() http.RoundTripper {
-	if t.Base == nil {
-		return http.DefaultTransport
-	}
-	return t.Base
-}
+func (t *Transport) base() http.RoundTripper { return cmp.Or(t.Base, http.DefaultTransport) }
 
 // admit takes the request's cost, and waits for its start unless t refuses.
 func (t *Transport) admit(r *http.Request, scope string) (throttle.Decision, error) {

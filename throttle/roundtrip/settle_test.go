@@ -186,8 +186,7 @@ func (a *asked) settle(resp *http.Response) (policy.Costs, bool) {
 	return policy.Costs{"tokens": 10}, true
 }
 
-// "It is called once for each answer", when its body has been read or closed before, and
-// "never for a body that nobody closes".
+// "It is called once for each answer", when its body has been read or closed before, and "never for a body that nobody closes".
 func TestSettleOnce(t *testing.T) {
 	t.Parallel()
 	read := func(n int64) func(io.ReadCloser) error {

@@ -43,26 +43,6 @@ func ExampleScript() {
 	// asked for 1 of mail/acme
 }
 
-// Otherwise answers by scope, as often as it is asked: one tenant is limited.
-func ExampleLimiter_Otherwise() {
-	limiter := &throttletest.Limiter{}
-	limiter.Otherwise(func(req throttle.Request) throttletest.Answer {
-		if req.Scope == "mail/acme" {
-			return throttletest.Fail(throttle.ErrMaxWait)
-		}
-		return throttletest.Allow()
-	})
-	s := &sender{limiter}
-
-	fmt.Println(s.send(context.Background(), "acme", "hello"))
-	fmt.Println(s.send(context.Background(), "other", "hello"))
-	fmt.Println(len(limiter.Requests()), "requests")
-	// Output:
-	// put off "hello"
-	// <nil>
-	// 2 requests
-}
-
 const mails = `
 limits:
   mail:

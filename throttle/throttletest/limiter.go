@@ -185,7 +185,7 @@ func (l *Limiter) Wait(ctx context.Context, req throttle.Request) (throttle.Deci
 		case d.RetryAfter == throttle.Never:
 			pause, req.ID = neverPause, ""
 		case ends && pause > time.Until(deadline):
-			return d, fmt.Errorf("%w: allowed in %s, after the context's deadline: %w", throttle.ErrMaxWait, d.RetryAfter, context.DeadlineExceeded)
+			return d, fmt.Errorf("%w: allowed in %s, and the context ends before: %w", throttle.ErrMaxWait, d.RetryAfter, context.DeadlineExceeded)
 		default:
 			req.ID = ""
 		}

@@ -59,9 +59,8 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// "Start and Wait wait": for as long as each denial says, half a second where no
-// clock tells, and a quarter of a second after ErrUnavailable, which is asked
-// again under the same attempt id.
+// "Start and Wait wait": for as long as each denial says, half a second where no clock tells, and a quarter of a second after
+// ErrUnavailable, which is asked again under the same attempt id.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,42 +268,38 @@ limits:
       - {name: parallel, algorithm: concurrency, limit: 3}
 `
 
-// New "works in bubbles of testing/synctest: there an hour of limits takes no time
-// and durations are exact".
+// New "works in bubbles of testing/synctest: there an hour of limits takes no time and durations are exact".
 func TestNew(t *testing.T) {
 	t.Parallel()
-	for range 2 { // bubbles share nothing
-		synctest.Test(t, func(t *testing.T) {
-			l := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{StartTolerance: -1})
-			began := time.Now()
-			var workers sync.WaitGroup
-			for range 10 {
-				workers.Go(func() {
-					for range 25 {
-						d, err := l.Wait(t.Context(), throttle.Request{Scope: "p/x"})
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						ctx, lease := l.Lease(t.Context(), d.Grant)
-						<-time.After(time.Second)
-						if err := errors.Join(context.Cause(ctx), lease.Release(ctx)); err != nil {
-							t.Error(err)
-						}
+	synctest.Test(t, func(t *testing.T) {
+		l := throttletest.New(t, throttletest.Policy(t, limits), throttle.Config{StartTolerance: -1})
+		began := time.Now()
+		var workers sync.WaitGroup
+		for range 10 {
+			workers.Go(func() {
+				for range 25 {
+					d, err := l.Wait(t.Context(), throttle.Request{Scope: "p/x"})
+					if err != nil {
+						t.Error(err)
+						return
 					}
-				})
-			}
-			workers.Wait()
-			if took := time.Since(began); took < 2*time.Hour || took > 2*time.Hour+2*time.Minute {
-				t.Errorf("250 calls at 100 an hour took %s", took)
-			}
-		})
-	}
+					ctx, lease := l.Lease(t.Context(), d.Grant)
+					<-time.After(time.Second)
+					if err := errors.Join(context.Cause(ctx), lease.Release(ctx)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		workers.Wait()
+		if took := time.Since(began); took < 2*time.Hour || took > 2*time.Hour+2*time.Minute {
+			t.Errorf("250 calls at 100 an hour took %s", took)
+		}
+	})
 }
 
-// "SetError makes it answer every command with an error"; "Close cuts all
-// connections and refuses new ones", and Restart "ends what Close began, with all
-// that the server held. The client needs up to a second to find out."
+// "SetError makes it answer every command with an error"; "Close cuts all connections and refuses new ones", and Restart "ends
+// what Close began, with all that the server held. The client needs up to a second to find out."
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,38 +330,6 @@ func TestOutages(t *testing.T) {
 		<-time.After(time.Second)
 		left(97)
 	})
-}
-
-// "Advance moves the server's clock, and with it what has been spent, without
-// waiting": no bubble, and yet not a moment passes but by Advance.
-func TestAdvance(t *testing.T) {
-	t.Parallel()
-	l, server := throttletest.NewWithRedis(t, throttletest.Policy(t, `
-limits:
-  p:
-    rules:
-      - {name: hourly, algorithm: token-bucket, limit: 3600, per: 1h, burst: 2}
-`), throttle.Config{StartTolerance: -1})
-	server.Advance(0)
-	for i, s := range []struct {
-		advance time.Duration
-		allowed bool
-		retry   time.Duration
-	}{
-		{0, true, 0}, {0, true, 0}, {0, false, time.Second},
-		{time.Second - time.Microsecond, false, time.Microsecond}, {time.Microsecond, true, 0}, {0, false, time.Second},
-		{time.Hour, true, 0}, {0, true, 0}, {0, false, time.Second},
-	} {
-		server.Advance(s.advance)
-		d, err := l.Allow(t.Context(), "p/x")
-		if err != nil || d.Allowed != s.allowed || d.RetryAfter != s.retry {
-			t.Errorf("step %d: %+v, %v", i, d, err)
-		}
-	}
-	server.Advance(time.Hour)
-	if keys := server.Keys(); len(keys) != 0 {
-		t.Errorf("an hour later it still holds %q", keys)
-	}
 }
 
 // SetTime "sets the server's clock to a date", and Advance goes on from there: the ends of days and of

@@ -229,24 +229,13 @@ func unitOf(s string) string {
 }
 
 func isWord(s string) bool {
-	for i := range len(s) {
-		if !isUnitChar(s[i]) {
-			return false
-		}
-	}
-	return len(s) <= maxName && strings.Trim(s, "-_.") != ""
-}
-
-func isUnitChar(c byte) bool {
-	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+	return len(s) <= maxName && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" && strings.Trim(s, "-_.") != ""
 }
 
 // printable cuts a name to its bound, and returns "" for one that is not printable ASCII.
 func printable(s string) string {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return ""
-		}
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return ""
 	}
 	return s[:min(len(s), maxName)]
 }

@@ -147,8 +147,7 @@ func TestPrecedence(t *testing.T) {
 	})
 }
 
-// A header with a million of these fields, or values, costs what it has in
-// names: 64 fields and 8 values of each are read.
+// A header with a million of these fields, or values, costs what it has in names: 64 fields and 8 values of each are read.
 func TestFloods(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"A-Ratelimit-Limit": slices.Repeat([]string{"5"}, 100_000)}

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// fuzzed makes a header of lines as they come, with names that no server would
-// send.
+// fuzzed makes a header of lines as they come, with names that no server would send.
 func fuzzed(lines string) http.Header {
 	h := http.Header{}
 	for line := range strings.SplitSeq(lines, "\n") {
@@ -19,8 +18,7 @@ func fuzzed(lines string) http.Header {
 	return h
 }
 
-// Whatever an answer says, the Advice is within its bounds, is the same each
-// time, and leaves the header as it was.
+// Whatever an answer says, the Advice is within its bounds, is the same each time, and leaves the header as it was.
 func FuzzRead(f *testing.F) {
 	for _, lines := range []string{
 		"Retry-After:5\nDate:Sun, 01 Mar 2026 12:00:00 GMT",

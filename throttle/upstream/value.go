@@ -39,14 +39,7 @@ func decimal(s string) (whole, billionths int64, ok bool) {
 	return whole, billionths, true
 }
 
-func isDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
-}
+func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // count reads a number of units, dropping its fraction.
 func count(s string) (n int64, ok bool) {

@@ -44,33 +44,6 @@ func ExampleRecorder_Record() {
 	// crawler spent 2
 }
 
-// A program that names types says itself what it was granted.
-func ExampleRecorder_Spent() {
-	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
-	defer rdb.Close()
-	limiter, err := throttle.New(rdb, policy.PerHour("search", 2), throttle.Config{Prefix: "example-spent"})
-	check(err)
-	recorder, err := usage.New(rdb, usage.Config{Prefix: "example-spent", App: "crawler"})
-	check(err)
-	for range 3 {
-		d, err := limiter.Allow(ctx, "search/acme")
-		check(err)
-		if d.Allowed {
-			recorder.Spent("search/acme", usage.By{Type: "page"}, 1)
-		}
-	}
-	check(recorder.Flush(ctx)) // Run does it every ten seconds
-
-	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-spent"}, "search", time.Hour)
-	check(err)
-	for _, s := range report.Spenders {
-		fmt.Println(s.App, s.Type, "spent", s.Units)
-	}
-	// Output:
-	// crawler page spent 2
-}
-
 // Whoever can read the keys can ask who spent from a scope, and from all below it.
 func ExampleRead() {
 	ctx := context.Background()

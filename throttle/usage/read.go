@@ -283,19 +283,14 @@ type Runs struct {
 // Today returns the runs since the day began, by UTC, of each of some scopes, in their order. It uses only the Prefix of cfg.
 // Costs one round trip with a command for each scope. The error is a *policy.ScopeError, or wraps Redis's.
 func Today(ctx context.Context, rdb redis.UniversalClient, cfg Config, scopes []string, now time.Time) ([]Runs, error) {
-	prefix, err := cfg.prefix()
-	if err != nil {
-		return nil, err
-	}
 	replies := make([]*redis.SliceCmd, len(scopes))
 	pipe := rdb.Pipeline()
-	for i, name := range scopes {
-		scope, err := policy.ParseScope(name)
+	for i, scope := range scopes {
+		b, err := openBook(rdb, cfg, scope)
 		if err != nil {
 			return nil, err
 		}
-		key := days.usedKey(wire.ScopeKey(prefix, scope.String()), days.start(now))
-		replies[i] = pipe.HMGet(ctx, key, fieldTasks, fieldFailed, fieldRefused)
+		replies[i] = pipe.HMGet(ctx, days.usedKey(b.key, days.start(now)), fieldTasks, fieldFailed, fieldRefused)
 	}
 	if pipe.Len() == 0 {
 		return nil, nil

@@ -256,8 +256,7 @@ func byUnit(r Report) (all []string) {
 	return all
 }
 
-// "Requests and each other unit are told apart", at every level, of two processes together,
-// one of which costs no units.
+// "Requests and each other unit are told apart", at every level, of two processes together, one of which costs no units.
 func TestUnitsApart(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {

@@ -25,6 +25,7 @@
 package usage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,12 +147,12 @@ func New(rdb redis.UniversalClient, cfg Config) (*Recorder, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	r := &Recorder{rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cfg.Logger, now: cfg.Now, timeout: flushTimeout, current: newPeriod()}
+	r := &Recorder{
+		rdb: rdb, prefix: prefix, app: cfg.App, failed: func(string) {}, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), now: cfg.Now,
+		timeout: flushTimeout, current: newPeriod(),
+	}
 	if cfg.Observer != nil {
 		r.failed = cfg.Observer.Failed
-	}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
 	}
 	if r.now == nil {
 		r.now = time.Now

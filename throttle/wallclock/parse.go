@@ -265,11 +265,8 @@ func (f field) value(text string) (int, string) {
 
 // digits reads a short number without a sign.
 func digits(text string) (int, bool) {
-	if text == "" || len(text) > 4 || strings.Trim(text, "0123456789") != "" {
-		return 0, false
-	}
 	n, err := strconv.Atoi(text)
-	return n, err == nil
+	return n, err == nil && len(text) <= 4 && strings.Trim(text, "0123456789") == ""
 }
 
 func quote(s string) string { return strconv.Quote(diag.Clip(s)) }

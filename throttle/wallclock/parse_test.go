@@ -12,19 +12,13 @@ func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ expr, zone, want string }{
 		"nothing":             {"", "", `cron "": is empty; write five fields, such as "0 6 * * 1-5", or @daily`},
-		"spaces":              {" \t", "", "is empty"},
 		"a zone of its own":   {"CRON_TZ=Asia/Tokyo 0 6 * * *", "", "remove CRON_TZ=Asia/Tokyo"},
-		"a zone and no more":  {"TZ=UTC", "", "remove TZ=UTC"},
 		"@every":              {"@every 5m", "", `write fields, such as "*/15 * * * *"`},
 		"@reboot":             {"@reboot", "", "no such word; write @yearly,"},
-		"words after a word":  {"@daily 5", "", "no such word"},
-		"capitals":            {"@Daily", "", "no such word"},
 		"seconds":             {"0 0 6 * * *", "", "has 6 fields, and seconds are not read"},
 		"few fields":          {"0 6", "", "has 2 of 5 fields: minute, hour, day of month, month, day of week"},
 		"a large minute":      {"60 * * * *", "", `minute "60" is not within 0 to 59`},
-		"a large hour":        {"0 24 * * *", "", `hour "24" is not within 0 to 23`},
 		"day zero":            {"0 0 0 * *", "", `day of month "0" is not within 1 to 31`},
-		"month 13":            {"0 0 1 13 *", "", `month "13" is not within 1 to 12`},
 		"Sunday as 7":         {"0 0 * * 7", "", `day of week "7" is above 6; write 0 or sun for Sunday`},
 		"a wrong word":        {"0 0 * * monday", "", `day of week "monday" is not of numbers and words; write 0 to 6, or sun to sat`},
 		"a word for a minute": {"now * * * *", "", `minute "now" is not of numbers; write 0 to 59`},
@@ -32,7 +26,6 @@ func TestParseRefuses(t *testing.T) {
 		"a sign":              {"+5 * * * *", "", `minute "+5" is not of numbers`},
 		"a range backwards":   {"0 22-6 * * *", "", `hour "22-6" ends before it begins; write two parts`},
 		"a star and more":     {"*-5 * * * *", "", "goes on after the star"},
-		"two hyphens":         {"1-2-3 * * * *", "", "is not of numbers"},
 		"no step":             {"*/ * * * *", "", "has no step"},
 		"step zero":           {"*/0 * * * *", "", "has no step of at least 1"},
 		"a step out of it":    {"*/90 * * * *", "", "steps out of the field"},
@@ -40,10 +33,7 @@ func TestParseRefuses(t *testing.T) {
 		"before the last day": {"0 0 L-3 * *", "", `day of month "L-3" is not of numbers; write 1 to 31, or L for the last day of the month`},
 		"a last hour":         {"0 L * * *", "", `hour "L" is not of numbers; write 0 to 23`},
 		"a day that is none":  {"0 0 30 2 *", "", "no month that it names has such a day"},
-		"31st of short ones":  {"0 0 31 4,6,9,11 *", "Europe/Berlin", "no month that it names has such a day"},
 		"an unknown zone":     {"@daily", "Europe/Atlantis", `time zone "Europe/Atlantis" is unknown; write a name of the IANA list`},
-		"an abbreviation":     {"@daily", "PST", `time zone "PST" is unknown`},
-		"an offset":           {"@daily", "+02:00", "is unknown"},
 		"a path":              {"@daily", "../UTC", "is unknown"},
 		"the machine's zone":  {"@daily", "Local", "differs from one machine to the next"},
 	} {
@@ -83,43 +73,11 @@ func FuzzParseCron(f *testing.F) {
 		}
 		from := time.Date(2026, 11, 22, 11, 50, 0, 0, time.UTC)
 		next := s.Next(from)
-		if !next.After(from) || next.Location() != s.Location() {
-			t.Errorf("%q in %q: Next(%s) = %s", expr, zone, from, next)
+		if !next.After(from) || next.Location() != s.Location() || !s.Prev(next).Equal(next) {
+			t.Errorf("%q in %q: Next(%s) = %s, Prev of that is %s", expr, zone, from, next, s.Prev(next))
 		}
 		if gap := s.Gap(); gap < time.Minute || gap%time.Minute != 0 {
 			t.Errorf("%q: Gap() = %v", expr, gap)
-		}
-	})
-}
-
-// FuzzNextAndPrev finds moments at which Next and Prev tell different stories.
-func FuzzNextAndPrev(f *testing.F) {
-	for _, expr := range oracleExprs {
-		f.Add(expr, "Africa/Cairo", int64(1777000000), int64(5))
-		f.Add(expr, "Antarctica/Troll", int64(1793000000), int64(0))
-		f.Add(expr, "Pacific/Apia", int64(1325239200), int64(-1))
-	}
-	f.Fuzz(func(t *testing.T, expr, zone string, unix, nanos int64) {
-		s, err := wallclock.Parse(expr, zone)
-		if err != nil || unix < -4e9 || unix > 1e10 {
-			return
-		}
-		at := time.Unix(unix, nanos%1e9)
-		next, prev := s.Next(at), s.Prev(at)
-		if next.IsZero() || prev.IsZero() {
-			t.Fatalf("%q in %s at %s: Prev %s, Next %s", expr, zone, at, prev, next)
-		}
-		if !next.After(at) || prev.After(at) {
-			t.Errorf("%q in %s at %s: Prev %s, Next %s", expr, zone, at, prev, next)
-		}
-		if after := s.Next(prev); !after.Equal(next) {
-			t.Errorf("%q in %s at %s: Next(Prev) is %s and Next %s", expr, zone, at, after, next)
-		}
-		if back := s.Prev(next.Add(-1)); !back.Equal(prev) {
-			t.Errorf("%q in %s at %s: Prev before Next is %s and Prev %s", expr, zone, at, back, prev)
-		}
-		if self := s.Prev(next); !self.Equal(next) {
-			t.Errorf("%q in %s: Prev(%s) = %s", expr, zone, next, self)
 		}
 	})
 }

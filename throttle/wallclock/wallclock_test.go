@@ -89,8 +89,7 @@ var oracleExprs = []string{
 	"0 0 31 * *", "0 0 L * *", "30 2 1,L 2-4 *", "0 12 L * 0", "15 3 * * 0", "0 0 1 * *", "1 0 29 2 *", "30 0 1,15 * 1", "59 23 * 3,10,11 sat",
 }
 
-// TestAgreesWithEveryMinute holds Next and Prev against an oracle that looks at
-// every minute of the hours around each shift.
+// TestAgreesWithEveryMinute holds Next and Prev against an oracle that looks at every minute of the hours around each shift.
 func TestAgreesWithEveryMinute(t *testing.T) {
 	t.Parallel()
 	for zone, years := range oracleZones {
@@ -138,8 +137,7 @@ func agree(t *testing.T, s *wallclock.Schedule, expr string, from, to time.Time)
 	}
 }
 
-// shiftsOf returns the moments of a year at which the clocks of a zone shift, and
-// the ends of February for company.
+// shiftsOf returns the moments of a year at which the clocks of a zone shift, and the ends of February for company.
 func shiftsOf(loc *time.Location, year int) []time.Time {
 	moments := []time.Time{time.Date(year, 2, 28, 12, 0, 0, 0, loc)}
 	_, last := time.Date(year, 1, 1, 0, 0, 0, 0, loc).Zone()

@@ -75,10 +75,9 @@ func TestParseWindowFaults(t *testing.T) {
 	}
 }
 
-// everyMinute returns the runs of an expression after from and up to to, by
-// looking at each minute. It is a second opinion: it shares no code with the
-// package nor with robfig/cron, and is as slow as it is simple. It takes five
-// fields, and shifts of whole minutes.
+// everyMinute returns the runs of an expression after from and up to to, by looking at each minute. It is a second opinion: it
+// shares no code with the package nor with robfig/cron, and is as slow as it is simple. It takes five fields, and shifts of whole
+// minutes.
 func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Time {
 	matches := minutes(expr)
 	anyHour := strings.Fields(expr)[1][0] == '*'
@@ -103,8 +102,7 @@ func everyMinute(expr string, loc *time.Location, from, to time.Time) []time.Tim
 	return runs
 }
 
-// minutes returns whether an expression matches a minute, counted since 1970, of a clock
-// that never shifts.
+// minutes returns whether an expression matches a minute, counted since 1970, of a clock that never shifts.
 func minutes(expr string) func(m int64) bool {
 	fields := strings.Fields(expr)
 	days := strings.Split(fields[2], ",")
@@ -132,8 +130,7 @@ func minutes(expr string) func(m int64) bool {
 	}
 }
 
-// everyChange returns when the minutes that match begin and end, after from and up to to,
-// as everyMinute does.
+// everyChange returns when the minutes that match begin and end, after from and up to to, as everyMinute does.
 func everyChange(expr string, loc *time.Location, from, to time.Time) (held bool, changes []time.Time) {
 	matches := minutes(expr)
 	at := from.Truncate(time.Minute)
