@@ -212,8 +212,10 @@ func answerOf(d Decision) answer {
 var ctx = context.Background()
 
 const (
-	ms  = time.Millisecond
-	sec = time.Second
+	ms     = time.Millisecond
+	sec    = time.Second
+	hour   = time.Hour
+	oneDay = 24 * time.Hour
 )
 
 // step is a decision at some time since epoch, and what it must be.
@@ -305,8 +307,3 @@ func parsedScope(tb testing.TB, s string) policy.Scope {
 	noError(tb, err)
 	return scope
 }
-
-const (
-	hour   = time.Hour
-	oneDay = 24 * time.Hour
-)

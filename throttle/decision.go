@@ -149,11 +149,7 @@ func seconds(d time.Duration) int64 {
 	if d == Never {
 		return math.MaxInt64
 	}
-	whole := int64(d / time.Second)
-	if d%time.Second > 0 {
-		whole++
-	}
-	return whole
+	return int64(d/time.Second) + min(1, int64(d%time.Second))
 }
 
 // read fills a decision that is empty: it is too large to be handed on again and again.

@@ -170,12 +170,13 @@ type conn struct {
 	io.Writer
 }
 
-// A connection that was upgraded can be written to, and holds its place until it is closed.
+// A connection that was upgraded can be written to, holds its place until it is closed, and is not settled.
 func TestUpgraded(t *testing.T) {
 	t.Parallel()
 	var sent strings.Builder
+	a := &asked{}
 	c := &http.Client{Transport: &Transport{
-		Limiter: limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}"), Scope: always("p"), Refuse: true,
+		Limiter: limiterOf(t, "{name: n, algorithm: concurrency, limit: 1}"), Scope: always("p"), Refuse: true, Settle: a.settle,
 		Base: upgrading{&conn{closing: closing{Reader: strings.NewReader("")}, Writer: &sent}},
 	}}
 	resp, err := c.Get("http://api.example.com")
@@ -192,6 +193,9 @@ func TestUpgraded(t *testing.T) {
 	}
 	must(t, resp.Body.Close())
 	must(t, get(t, c, "http://api.example.com"))
+	if n := a.times.Load(); n != 0 {
+		t.Errorf("it was settled %d times", n)
+	}
 }
 
 func TestIncomplete(t *testing.T) {

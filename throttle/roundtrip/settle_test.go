@@ -269,22 +269,3 @@ func TestSettleFails(t *testing.T) {
 		})
 	}
 }
-
-// "Nor for a connection that was upgraded", and not for what no rule counts.
-func TestSettleNever(t *testing.T) {
-	t.Parallel()
-	limiter, a := limiterOf(t, tokens), &asked{}
-	upgraded := &conn{closing: closing{Reader: strings.NewReader("")}, Writer: io.Discard}
-	for scope, base := range map[string]http.RoundTripper{
-		"p": upgrading{upgraded},
-		"":  scripted{io.NopCloser(strings.NewReader(""))},
-	} {
-		c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always(scope), Costs: estimated, Settle: a.settle, Base: base}}
-		if err := get(t, c, "http://api.example.com"); err != nil || a.times.Load() != 0 {
-			t.Errorf("%q: %v, asked %d times", scope, err, a.times.Load())
-		}
-	}
-	if got := spent(t, limiter); got != 900 {
-		t.Errorf("%d are charged", got)
-	}
-}

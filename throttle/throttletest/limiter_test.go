@@ -66,13 +66,13 @@ func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := throttletest.Script(throttletest.Deny(time.Minute), throttletest.Fail(throttle.ErrUnavailable),
 			throttletest.Deny(throttle.Never), throttletest.AllowIn(time.Second))
-		began, told, over := time.Now(), time.Duration(0), time.Duration(0)
-		d, err := l.Wait(t.Context(), throttle.Request{Scope: "p", OnWait: func(ahead time.Duration) func() {
+		began, told, over, before := time.Now(), time.Duration(0), time.Duration(0), 0
+		d, err := l.Wait(t.Context(), throttle.Request{Scope: "p", BeforeStart: func() { before++ }, OnWait: func(ahead time.Duration) func() {
 			told = ahead
 			return func() { over = time.Since(began) }
 		}})
 		const want = time.Minute + 1750*time.Millisecond
-		if took := time.Since(began); err != nil || !d.Allowed || took != want || told != time.Second || over != want {
+		if took := time.Since(began); err != nil || !d.Allowed || took != want || told != time.Second || over != want || before != 1 {
 			t.Errorf("after %s, told of %s until %s: %+v, %v", took, told, over, d, err)
 		}
 		ids := []string{}
@@ -162,16 +162,6 @@ func TestAllowAtMost(t *testing.T) {
 		if req.Scope != "p/x" || req.Cost != 5 {
 			t.Errorf("it was asked %+v", req)
 		}
-	}
-}
-
-// Start calls BeforeStart, as a real limiter does.
-func TestBeforeStart(t *testing.T) {
-	t.Parallel()
-	called := false
-	_, err := new(throttletest.Limiter).Start(t.Context(), throttle.Request{Scope: "p", BeforeStart: func() { called = true }})
-	if err != nil || !called {
-		t.Errorf("%t, %v", called, err)
 	}
 }
 

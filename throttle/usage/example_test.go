@@ -30,9 +30,12 @@ func ExampleRecorder_Record() {
 	check(err)
 	limiter, err := throttle.New(rdb, policy.PerHour("search", 2), throttle.Config{Prefix: "example-record", OnSpent: recorder.Record})
 	check(err)
-	for range 3 { // two are allowed
-		_, err := limiter.Allow(ctx, "search/acme")
+	for range 2 {
+		d, err := limiter.Allow(ctx, "search/acme")
 		check(err)
+		if d.Allowed && d.Rules[0].Remaining == 0 { // the second is not needed
+			check(limiter.Refund(ctx, d.Grant))
+		}
 	}
 	check(recorder.Flush(ctx)) // Run does it every ten seconds
 	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-record"}, "search", time.Hour)
@@ -41,7 +44,7 @@ func ExampleRecorder_Record() {
 		fmt.Println(s.App, "spent", s.Units)
 	}
 	// Output:
-	// crawler spent 2
+	// crawler spent 1
 }
 
 // Whoever can read the keys can ask who spent from a scope, and from all below it.
