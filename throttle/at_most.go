@@ -12,6 +12,7 @@ const mostAsks = 5
 
 // AllowAtMost takes as many units from scope as are available now, at most n, and returns how many it took. It is for callers
 // that can do less now and the rest later, such as batches. A concurrency rule counts one place, however many units are taken.
+// Concurrent callers never take more than the rules admit.
 //
 // It asks for n, or for the most that the rules can ever admit if that is less; then for what the denial says remains; and at
 // last for one unit. If others are faster three times in a row, it takes one unit, though more may be available. taken is 0 if

@@ -157,7 +157,7 @@ func (p *plan) read(a *ask, d *Decision) {
 	d.At, d.Binding = time.UnixMicro(a.now), -1
 	p.readRules(a, d)
 	status, start := a.answer.Status, us(a.answer.Start-a.now)
-	if len(p.Paused) > 0 && a.price.costs.Zero() && len(a.price.costs) > 0 { // scripts ask no rule about a cost of 0, and a pause of the policy is one
+	if len(p.Paused) > 0 && a.price.costs.Zero() { // scripts ask no rule about a cost of 0, and a pause of the policy is one
 		status = wire.Denied
 	}
 	switch status {

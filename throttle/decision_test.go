@@ -6,7 +6,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "by its level and name in limits.yaml"; "the innermost rule of that name is returned";
+// "by its level and name in limits.yaml"; "for an empty level it is the innermost rule of that name";
 // "ok is false if the decision has no such rule".
 func TestDecisionRule(t *testing.T) {
 	t.Parallel()

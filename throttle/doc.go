@@ -14,21 +14,16 @@
 // Its methods:
 //
 //   - [Limiter.Wait] blocks until the start has come. Most callers want it.
-//   - [Limiter.Allow] takes one unit now, or denies. It is for callers that reject work instead of
-//     waiting. For HTTP servers, package inbound calls it.
+//   - [Limiter.Allow] takes one unit now, or denies: for callers that reject work instead of waiting. Package inbound calls it.
 //   - [Limiter.AllowAtMost] takes as many units as are available, up to a number.
 //   - [Limiter.Decide] is Allow with a cost, an attempt id, and starts that may lie a little ahead.
-//   - [Limiter.Start] is Decide that also waits for a start ahead. Package worker calls it for each
-//     task.
+//   - [Limiter.Start] is Decide that also waits for a start ahead. Package worker calls it for each task.
 //   - [Limiter.Peek] returns what Decide would answer, and takes nothing.
 //   - [Limiter.Refund] gives back a grant whose run did not happen.
 //   - [Limiter.Lease] holds the places under concurrency rules while a run lasts.
 //   - [Limiter.Settle] corrects an estimated cost.
-//   - [Limiter.Report] applies what an API's answer says about its limits, and
-//     [Limiter.UpstreamState] returns what applies.
+//   - [Limiter.Report] applies what an API's answer says about its limits, and [Limiter.UpstreamState] returns what applies.
 //   - [Limiter.Forecast] returns what the next task of a scope meets.
-//
-// Programs that queue denied requests, as package worker does, use Request.Waiter. Other programs need not.
 //
 // A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come back. An error means that
 // nothing was decided.
@@ -54,8 +49,7 @@
 //
 //   - closed (the default) decides nothing and returns [ErrUnavailable];
 //   - open lets the run start uncounted;
-//   - share counts in this process, against the limit divided by the number of processes that
-//     [Limiter.Heartbeat] last saw. Without Heartbeat it is closed.
+//   - share counts in this process, against its part of the limit: see [Limiter.Heartbeat]. Without Heartbeat it is closed.
 //
 // A closed rule on the path outweighs the others. The decision is marked Degraded. A context that has ended is not an outage, and
 // its own error is returned. If a reply is lost for good, units may stay spent that no run used. They come back by the clock, and

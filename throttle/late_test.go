@@ -225,7 +225,7 @@ func TestPlenty(t *testing.T) {
 	}
 }
 
-// "A quicker reply may make later starts earlier by the clock's uncertainty, so that counts as late already, up to half the pad."
+// "The clock's uncertainty counts as lateness, up to half the tolerance": a quicker reply may show that a start was due earlier.
 func TestInTimeDespiteUncertainty(t *testing.T) {
 	t.Parallel()
 	window := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: sec}

@@ -45,7 +45,7 @@ func (l *Limiter) begins(d *Decision) {
 
 // startLater asks for a start far enough ahead for its reply to arrive in time, if Redis is far away.
 func (l *Limiter) startLater(req *Request) {
-	if req.late.any() || l.cfg.StartTolerance == 0 {
+	if req.late != (lateness{}) || l.cfg.StartTolerance == 0 {
 		return
 	}
 	p, err := l.plan(req.Scope)
@@ -118,8 +118,6 @@ type lateness struct {
 	leeway time.Duration // how much later than its start the run may begin: sliding windows and buckets count it as of then
 	from   time.Duration // how far ahead the start must be at least
 }
-
-func (l lateness) any() bool { return l != lateness{} }
 
 // after returns how to ask again after so many starts came too late: with a leeway of twice the last lateness or, where a bucket
 // on the path has no room for that, so far ahead. Either takes something of limits that bind: they are asked for a start at once

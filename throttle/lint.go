@@ -2,9 +2,9 @@ package throttle
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -19,21 +19,14 @@ const reached = 0.9
 // costs.
 // Source: docs/algorithms.md#how-much-longer-is-a-window
 func Lint(p *policy.Policy) []policy.Warning {
-	_, tree := p.Limits()
-	return append(p.Lint(), slowIn(tree, "")...)
-}
-
-func slowIn(tree map[string]policy.ScopeConfig, above string) (list []policy.Warning) {
-	for _, name := range slices.Sorted(maps.Keys(tree)) {
-		path := above + name
-		for _, r := range tree[name].Rules {
-			if reason := slowReason(r); reason != "" {
-				list = append(list, policy.Warning{Scope: path, Rule: r.Name, Reason: reason})
-			}
+	var slow []policy.Warning
+	for pattern, r := range p.Rules() {
+		if reason := slowReason(r); reason != "" {
+			slow = append(slow, policy.Warning{Scope: pattern, Rule: r.Name, Reason: reason})
 		}
-		list = append(list, slowIn(tree[name].Scopes, path+"/")...)
 	}
-	return list
+	slices.SortStableFunc(slow, func(a, b policy.Warning) int { return strings.Compare(a.Scope, b.Scope) })
+	return append(p.Lint(), slow...)
 }
 
 // slowReason says by how much a rule stays below its limit, and what to do, if it is worth it.

@@ -119,7 +119,7 @@ func (c price) under(r policy.Rule) int64 {
 
 // text is the costs by unit as scripts read them, "" for none.
 func (c price) text() string {
-	if len(c.costs) == 0 || c.costs.Zero() {
+	if c.costs.Zero() {
 		return ""
 	}
 	text := ""

@@ -48,8 +48,8 @@ func (l *Limiter) newReporter() *answers.Reporter {
 	})
 }
 
-// ReadAnswer reads an API's answer to a call that spent from a scope, for Report. It is upstream.Read, with the unit of resets
-// that the policy names. It asks nothing of Redis. A scope that meets no rule is read without a unit.
+// ReadAnswer reads an API's answer to a call that spent from a scope, for Report: as upstream.Read, with the unit of resets that
+// the policy names. It does no I/O.
 func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now time.Time) upstream.Hint {
 	var r upstream.Reader
 	if p, err := l.plan(scope); err == nil {
@@ -72,11 +72,10 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // the API's own limit is smaller than the lowest rule of the same unit and window, it replaces that rule's limit until an answer
 // says otherwise, or for an hour. Only the policy lets limits grow above the configured ones.
 //
-// Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing;
-// any other costs one round trip, and one more if it changed something, to record that for UpstreamEvents. Where limits may grow,
-// an answer that refuses nothing costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if
-// limits.yaml says "answers: ignore", or "answers: refusals" where none is refused, or names hosts other than the answer's Host.
-// It runs even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
+// Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing; any
+// other costs one round trip, and one more if it changed something. Where limits may grow, an answer that refuses nothing costs one
+// too, once in half an hour. Report does nothing if the scope meets no rule, or if Answers or Hosts of the policy say so. It runs
+// even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
 	return l.reports.Report(ctx, scope, a)
@@ -92,8 +91,7 @@ func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	return l.reports.Reset(ctx, p.Scope, "")
 }
 
-// UpstreamState returns what APIs have answered about a scope and the scopes above it. Costs one round
-// trip. Its errors are those of Report.
+// UpstreamState returns what applies at a scope. Costs one round trip. Its errors are those of Report.
 func (l *Limiter) UpstreamState(ctx context.Context, scope string) (UpstreamState, error) {
 	return l.reports.State(ctx, scope)
 }
@@ -104,9 +102,8 @@ func (l *Limiter) UpstreamBelow(ctx context.Context, provider string) (out Upstr
 	return l.reports.Below(ctx, provider)
 }
 
-// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first: the last 20
-// of each level, until a day after its newest. An answer that changed nothing, such as a further refusal during a pause, is no
-// event. Costs one round trip, with one command for each level. Its errors are those of Report.
+// UpstreamEvents returns the past changes that APIs' answers made at a scope and the scopes above it, newest first: the last 20 of
+// each level, until a day after its newest. Costs one round trip, with one command for each level. Its errors are those of Report.
 func (l *Limiter) UpstreamEvents(ctx context.Context, scope string) ([]UpstreamEvent, error) {
 	return l.reports.Events(ctx, scope)
 }

@@ -126,7 +126,10 @@ func (l *Limiter) untilStart(ctx context.Context, req *Request, d *Decision) (pa
 		defer req.OnWait(left)()
 	}
 	start := d.start()
-	look, before := d.Wait > answers.Grace, l.beforeStart(req, d)
+	look, before := d.Wait > answers.Grace, time.Duration(0)
+	if req.BeforeStart != nil && d.under != nil { // a slow round trip, and some time for a busy machine
+		before = d.under.clock.RoundTrip() + l.cfg.StartTolerance
+	}
 	for {
 		overtaken, next := l.reports.Overtaken(start)
 		left = time.Until(d.begins)
@@ -161,14 +164,6 @@ func (d *Decision) start() answers.Start {
 		s.Scope = d.under.Scope
 	}
 	return s
-}
-
-// beforeStart returns how long before a start its BeforeStart is called: a slow round trip, and some time for a busy machine.
-func (l *Limiter) beforeStart(req *Request, d *Decision) time.Duration {
-	if req.BeforeStart == nil || d.under == nil {
-		return 0
-	}
-	return d.under.clock.RoundTrip() + l.cfg.StartTolerance
 }
 
 // overtaken reports whether the policy has paused the scope of a start that was granted more than answers.Grace ahead.

@@ -212,7 +212,8 @@ func TestMiddlewareInAnOutage(t *testing.T) {
 	}
 }
 
-// "One that no wait would mend is the program's error"; PassUnmatched "passes requests on, unlimited, whose scope meets no rule".
+// "One that can never be allowed is the program's error"; "One whose context has ended is answered 503", and not logged; PassUnmatched
+// "passes on requests whose scope meets no rule".
 func TestMiddlewareErrors(t *testing.T) {
 	t.Parallel()
 	l := throttletest.New(t, limitsOf(t, "{name: r, algorithm: sliding-window, limit: 5, per: 1h}"))
@@ -223,14 +224,16 @@ func TestMiddlewareErrors(t *testing.T) {
 		status int
 		logged string // what it says
 	}{
-		"no rule":             {inbound.Middleware{Limiter: l, Scope: byPath}, "/other/x", 500, `scope=other/x error="throttle: scope \"other/x\" meets no rule`},
-		"no rule, passed":     {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/other/x", 204, ""},
-		"no scope":            {inbound.Middleware{Limiter: l, Scope: byPath}, "/api//x", 500, `name 2 is empty`},
-		"no scope, no option": {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/api//x", 500, `name 2 is empty`},
-		"too much":            {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(6), PassUnmatched: true}, "/api/x", 500, `cost 6 can never pass`},
-		"less than nothing":   {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(-1)}, "/api/x", 500, `cost is -1`},
-		"no limiter":          {inbound.Middleware{Scope: byPath}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
-		"no scopes":           {inbound.Middleware{Limiter: l}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
+		"no rule":               {inbound.Middleware{Limiter: l, Scope: byPath}, "/other/x", 500, `scope=other/x error="throttle: scope \"other/x\" meets no rule`},
+		"no rule, passed":       {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/other/x", 204, ""},
+		"no scope":              {inbound.Middleware{Limiter: l, Scope: byPath}, "/api//x", 500, `name 2 is empty`},
+		"no scope, no option":   {inbound.Middleware{Limiter: l, Scope: byPath, PassUnmatched: true}, "/api//x", 500, `name 2 is empty`},
+		"too much":              {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(6), PassUnmatched: true}, "/api/x", 500, `cost 6 can never pass`},
+		"less than nothing":     {inbound.Middleware{Limiter: l, Scope: byPath, Cost: cost(-1)}, "/api/x", 500, `cost is -1`},
+		"no limiter":            {inbound.Middleware{Scope: byPath}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
+		"no scopes":             {inbound.Middleware{Limiter: l}, "/api/x", 500, `Middleware needs a Limiter and a Scope`},
+		"its context has ended": {inbound.Middleware{Limiter: throttletest.Script(throttletest.Fail(context.Canceled)), Scope: byPath}, "/api", 503, ""},
+		"its time is over":      {inbound.Middleware{Limiter: throttletest.Script(throttletest.Fail(context.DeadlineExceeded)), Scope: byPath}, "/api", 503, ""},
 		"not this application": {
 			inbound.Middleware{Limiter: throttletest.Script(throttletest.Fail(&policy.AppError{})), Scope: byPath, PassUnmatched: true}, "/api/x", 500, `application`,
 		},
@@ -244,25 +247,6 @@ func TestMiddlewareErrors(t *testing.T) {
 		if lines := strings.Count(log.String(), "\n"); (row.logged != "") != (lines == 1) || !strings.Contains(log.String(), row.logged) ||
 			lines == 1 && !strings.Contains(log.String(), "level=ERROR") {
 			t.Errorf("%s: logged %q, want %q", name, log.String(), row.logged)
-		}
-	}
-}
-
-// "One whose context has ended is answered 503", and not logged.
-func TestMiddlewareContextEnds(t *testing.T) {
-	t.Parallel()
-	l := throttletest.New(t, limitsOf(t, "{name: r, algorithm: sliding-window, limit: 5, per: 1h}"))
-	var log bytes.Buffer
-	h := (&inbound.Middleware{Limiter: l, Scope: byPath, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Wrap(ok)
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	late, cancel := context.WithDeadline(t.Context(), time.Now())
-	defer cancel()
-	for _, ctx := range []context.Context{gone, late} {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api", nil))
-		if w.Code != http.StatusServiceUnavailable || len(fields(w.Header())) > 0 || log.Len() > 0 {
-			t.Errorf("%v: %d %q, logged %q", ctx.Err(), w.Code, w.Header(), log.String())
 		}
 	}
 }

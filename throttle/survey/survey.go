@@ -7,8 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/headway-go/headway/internal/inspect"
 	"github.com/headway-go/headway/internal/waitlist"
@@ -190,23 +191,20 @@ func (s *survey) readRules(ctx context.Context) error {
 			scopes = append(scopes, q.Scope)
 		}
 	}
-	var wg sync.WaitGroup
-	paces, faults, room := make([]throttle.Forecast, len(scopes)), make([]error, len(scopes)), make(chan struct{}, surveyedAtOnce)
+	var all errgroup.Group
+	all.SetLimit(surveyedAtOnce)
+	paces := make([]throttle.Forecast, len(scopes))
 	for i, scope := range scopes {
-		room <- struct{}{}
-		wg.Go(func() {
-			paces[i], faults[i] = s.limiter.Pace(ctx, scope)
-			<-room
+		all.Go(func() (err error) {
+			paces[i], err = s.limiter.Pace(ctx, scope)
+			return err
 		})
 	}
-	wg.Wait()
+	err := all.Wait()
 	for i, scope := range scopes {
-		if faults[i] != nil {
-			return faults[i]
-		}
 		s.note(scope, paces[i])
 	}
-	return nil
+	return err
 }
 
 // ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with

@@ -89,7 +89,7 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// "Contexts count as they do for a real limiter."
+// "A request with an ended context returns the context's error and takes no answer."
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
