@@ -128,16 +128,15 @@ func (l *Limiter) Decide(ctx context.Context, req throttle.Request) (throttle.De
 // next returns what answers the next request. mu is held.
 func (l *Limiter) next() func(throttle.Request) Answer {
 	answer := Allow()
-	switch {
-	case len(l.answers) > 0:
+	if len(l.answers) > 0 {
 		answer = l.answers[0]
-	case l.otherwise != nil:
+	} else if l.otherwise != nil {
 		return l.otherwise
 	}
 	return func(throttle.Request) Answer { return answer }
 }
 
-// now returns the answer, with the present time if it has none.
+// now returns the answer, at the present time by default.
 func (a Answer) now() (throttle.Decision, error) {
 	if a.Err == nil && a.Decision.At.IsZero() {
 		a.Decision.At = time.Now()

@@ -179,17 +179,12 @@ func (s *Schedule) nextShown(t time.Time) time.Time {
 		if end.IsZero() || at.Before(end) {
 			return at
 		}
-		if s.matches(naive(end)) {
+		if shown := naive(end); s.nextNaive(shown.Add(-time.Nanosecond)).Equal(shown) {
 			return end
 		}
 		after = end
 	}
 	return time.Time{}
-}
-
-// matches reports whether a naive time is one of the expression's.
-func (s *Schedule) matches(n time.Time) bool {
-	return s.nextNaive(n.Add(-time.Nanosecond)).Equal(n)
 }
 
 // Lacking returns the months of the expression in which one of its days of month does not exist. February lacks the 29th. It
