@@ -252,7 +252,7 @@ func pauseLeft(b policy.MatchedRule, at time.Time) time.Duration {
 	return max(time.Microsecond, b.Until.Sub(at))
 }
 
-// wait reads a time of a reply: Never for what no clock tells.
+// wait reads a time of a reply, Never if no clock can tell.
 func wait(d time.Duration) time.Duration {
 	if d < 0 || d >= us(1<<52) {
 		return Never

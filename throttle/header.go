@@ -61,7 +61,7 @@ func (d Decision) LegacyHeader() http.Header {
 	return h
 }
 
-// window is how long a rule's limit takes to come back in full, Never when no clock tells. A calendar's period is the plan's to
+// window is how long a rule's limit takes to come back in full, Never if no clock can tell. A calendar's period is the plan's to
 // say.
 func window(r policy.Rule) time.Duration {
 	switch {

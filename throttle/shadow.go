@@ -122,7 +122,7 @@ func (l *Limiter) askShadows(p *plan, d *Decision, req Request, in time.Duration
 				own.ID = base64.RawURLEncoding.EncodeToString(sum[:12])
 			}
 			if !l.shadows.background(mostShadows, func() { s.ask(r, own) }) {
-				l.shadows.heard(r, own, Decision{}, ShadowDropped)
+				l.shadows.answered(r, own, Decision{}, ShadowDropped)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 		if !s.of.failed.Swap(true) {
 			l.cfg.Logger.Warn("cannot evaluate shadow rules; enforced limits are not affected", "error", err)
 		}
-		s.of.heard(r, req, Decision{}, ShadowFailed)
+		s.of.answered(r, req, Decision{}, ShadowFailed)
 		return
 	}
 	s.of.failed.Store(false)
@@ -168,18 +168,18 @@ func (s *shadow) ask(r *shadowRule, req Request) {
 	switch a.plan.read(a, &d); {
 	case len(d.Rules) == 0:
 	case d.Allowed:
-		s.of.heard(r, req, d, ShadowAllowed)
+		s.of.answered(r, req, d, ShadowAllowed)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.taken = append(s.taken, shadowGrant{Grant: a.grant()})
 		s.follow(&s.taken[len(s.taken)-1])
 	default:
-		s.of.heard(r, req, d, ShadowDenied)
+		s.of.answered(r, req, d, ShadowDenied)
 	}
 }
 
-// heard reports what a rule answered.
-func (s *shadows) heard(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
+// answered reports what a rule answered.
+func (s *shadows) answered(r *shadowRule, req Request, d Decision, outcome ShadowOutcome) {
 	b := r.bound
 	shadowed := Shadowed{Outcome: outcome, Cost: req.price().under(b.Rule), RuleState: RuleState{RuleInfo: &RuleInfo{
 		Scope: b.Scope.String(), Rule: b.Rule.Name, Pattern: b.Pattern, Algorithm: b.Rule.Algorithm,
@@ -275,7 +275,7 @@ func (s *shadows) add(shadowed Shadowed) {
 			s.mu.Unlock()
 			longest := sum.longest.String()
 			if sum.longest == Never {
-				longest = "no clock tells"
+				longest = "unknown"
 			}
 			log.Info("shadow rule would have delayed tasks", "rule", at.pattern+":"+at.name,
 				"starts", sum.starts, "would_have_waited", sum.waits, "longest", longest, "within", shadowLogEvery)

@@ -75,11 +75,11 @@ func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int
 }
 
 // takeBack gives a start back that cannot be used. One that is in flight comes back with the next decision about its task.
-func (l *Limiter) takeBack(ctx context.Context, d *Decision, tells bool) error {
+func (l *Limiter) takeBack(ctx context.Context, d *Decision, wakes bool) error {
 	if d.Handed {
 		return nil
 	}
-	return l.giveBack(ctx, d.Grant, tells)
+	return l.giveBack(ctx, d.Grant, wakes)
 }
 
 // handed returns the decision for a start that dispatch has granted, if the limits are what they were then and it can be in time.

@@ -26,7 +26,7 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	ahead := max(req.MaxDelay, waitAhead)
 	for {
 		changed := l.PolicyChanged()
-		// A start is taken only where it would not outlast anybody's patience.
+		// A start is taken only if neither a max_wait nor the deadline comes before it.
 		req.MaxDelay = min(ahead, p.patience(time.Since(began)), l.untilLastStart(ctx))
 		d, err := l.Start(ctx, req)
 		var pause time.Duration

@@ -184,7 +184,7 @@ func shopify(f *field) (Quota, bool) {
 	return q, true
 }
 
-// amazon reads a rate: so many a second, or one in the time that a fraction makes of it. That time is rounded up.
+// amazon reads a rate: units per second, or one unit in the time that a fraction makes of it. That time is rounded up.
 func amazon(f *field) (Quota, bool) {
 	values := f.trimmed()
 	if len(values) != 1 {
