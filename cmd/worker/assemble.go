@@ -21,8 +21,8 @@ type taskServer struct {
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(p parts) (system, error) {
 	cfg := p.options.outbound()
-	cfg.Logger, cfg.Told = slog.New(ofTask{p.log.Handler()}), worker.ReportResponse
-	cfg.Sent = worker.ReportSent
+	cfg.Logger, cfg.OnResponse = slog.New(ofTask{p.log.Handler()}), worker.ReportResponse
+	cfg.OnSent = worker.ReportSent
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err

@@ -51,13 +51,14 @@ func (m Methods) Fault(method string) string {
 // Token reports whether s is a token of RFC 9110 section 5.6.2, as methods and names of headers are.
 func Token(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; !isAlnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+		if c := s[i]; !Alnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
 			return false
 		}
 	}
 	return s != ""
 }
 
-func isAlnum(c byte) bool {
+// Alnum reports whether c is an ASCII letter or digit.
+func Alnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

@@ -144,7 +144,7 @@ func validName(s string) bool {
 			return false
 		}
 		for i := range len(label) {
-			if c := label[i]; !isAlnum(c) && c != '-' && c != '_' {
+			if c := label[i]; !Alnum(c) && c != '-' && c != '_' {
 				return false
 			}
 		}

@@ -36,11 +36,10 @@ const (
 // Config configures New. The zero Config works: it refuses every address that is not public, and those
 // of the machine's own interfaces.
 type Config struct {
-	// AllowHosts lists the hosts that may be dialled although their address is loopback, private or
-	// otherwise not public: "HOST" (any port) or "HOST:PORT", IPv6 literals in brackets. A name is
-	// compared with the host in the URL, both in ASCII (IDNA), ignoring case and a trailing dot. It
-	// allows whatever address that name resolves to, and no other spelling of that address. Defaults
-	// to none.
+	// AllowHosts lists the hosts that may be dialled although their address is not public: "HOST" (any
+	// port) or "HOST:PORT", IPv6 literals in brackets. A name is compared with the host in the URL, both
+	// in ASCII (IDNA), ignoring case and a trailing dot. It allows any address that the name resolves to,
+	// and no other spelling of that address. Defaults to none.
 	AllowHosts []string
 
 	// OnlyHosts lists the only hosts that may be dialled, in the form of AllowHosts. Other names are
@@ -72,19 +71,19 @@ type Config struct {
 	// else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
-	// Told is called with each answer, before the run ends. Set it to worker.ReportResponse, so that
-	// all workers apply what the answer says about the API's limits. Its error is ignored: the run's
-	// error is that of the answer. Defaults to none.
-	Told func(ctx context.Context, resp *http.Response) error
-
-	// Sent is called when a request was written, with the context of its task. Set it to worker.ReportSent, so that a request that
-	// was late counts for the moment at which it left. It must not block. Defaults to none.
-	Sent func(ctx context.Context)
-
-	// Headers adds headers to the request of a task, such as the context of a trace: see TraceContext,
-	// and package worker/oteltask. A header that the task itself names stays as it is. Headers is called
-	// before each request and must be quick. What it adds goes to whatever host the task names. Defaults
+	// OnResponse is called with each answer, before the run ends. Set it to worker.ReportResponse, so
+	// that all workers apply what the answer says about the API's limits. Its error is ignored. Defaults
 	// to none.
+	OnResponse func(ctx context.Context, resp *http.Response) error
+
+	// OnSent is called when a request was written, with the context of its task. Set it to
+	// worker.ReportSent, so that a late request counts for the moment at which it left. It must not
+	// block. Defaults to none.
+	OnSent func(ctx context.Context)
+
+	// Headers adds headers to each request, such as the context of a trace: see TraceContext and package
+	// worker/oteltask. It changes no header that the task sets, and its headers go to any host that a
+	// task names. It must be quick. Defaults to none.
 	Headers func(ctx context.Context, t *asynq.Task, header http.Header)
 
 	// UserAgent is sent unless the task has its own User-Agent header. Defaults to "headway".
@@ -98,9 +97,6 @@ type seams struct {
 	refuse   func(netip.Addr) string      // nil: the function refusal
 	own      func() ([]netip.Addr, error) // nil: the addresses of the machine's interfaces
 	wrap     func(net.Conn) net.Conn      // nil: none; wraps each TCP connection
-
-	maxResponse int64 // 0: the constant maxResponse
-	snippet     int   // 0: the constant snippet
 }
 
 // Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package
@@ -109,9 +105,9 @@ type Handler struct {
 	cfg         Config // with its defaults
 	transport   *http.Transport
 	secrets     references
-	maxResponse int64
+	maxResponse int64         // the constants of these names, but for tests
 	snippet     int
-	drain       time.Duration // how long a body is read
+	drainTime   time.Duration
 }
 
 var _ asynq.Handler = (*Handler)(nil)
@@ -129,13 +125,13 @@ func build(cfg Config, s seams) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Sent == nil {
-		cfg.Sent = func(context.Context) {}
+	if cfg.OnSent == nil {
+		cfg.OnSent = func(context.Context) {}
 	}
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, defaultUserAgent)
 	return &Handler{
 		cfg: cfg, transport: newTransport(newDialer(reach, s)), secrets: secrets,
-		maxResponse: cmp.Or(s.maxResponse, maxResponse), snippet: cmp.Or(s.snippet, snippet), drain: drainTime,
+		maxResponse: maxResponse, snippet: snippet, drainTime: drainTime,
 	}, nil
 }
 
@@ -183,7 +179,7 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // Errors that no retry can cure also wrap asynq.SkipRetry. If ctx ends before the answer, the error
 // wraps ctx's error and its cause. Any other error means that no answer came, and that the API may or
 // may not have received the request; asynq retries it. It costs no Redis command except those of
-// Config.Told.
+// Config.OnResponse.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := h.parse(t.Payload())
@@ -213,7 +209,7 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, error) {
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p := &permit{cancel: cancel, wrote: func() { h.cfg.Sent(ctx) }}
+	p := &permit{cancel: cancel, wrote: func() { h.cfg.OnSent(ctx) }}
 	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
 	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
 
@@ -223,11 +219,11 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))
 	}
-	if h.cfg.Told != nil {
-		_ = h.cfg.Told(ctx, resp)
+	if h.cfg.OnResponse != nil {
+		_ = h.cfg.OnResponse(ctx, resp)
 	}
 	// The status is known: a slow body must not hold the run's slot.
-	late := time.AfterFunc(h.drain, func() { cancel(errDrained) })
+	late := time.AfterFunc(h.drainTime, func() { cancel(errDrained) })
 	defer late.Stop()
 	return resp.StatusCode, h.answer(c, resp)
 }

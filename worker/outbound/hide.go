@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
 // maxSearched is how many bytes of a text are searched, and so shown, at most.
@@ -45,7 +47,7 @@ type search struct {
 	text   string
 	views  []view
 	grams  [bodyPart + 1]grams // of the views, by length; nil until a secret needs it
-	folded []byte              // a buffer
+	folded []byte              // the secret at hand, as it is compared
 }
 
 func newSearch(text string) *search {
@@ -75,7 +77,8 @@ func (s *search) look(secret string, part int) {
 
 // scan reads a secret, and marks the parts of it that the text contains.
 func (s *search) scan(secret string, part int) {
-	s.folded = appendFolded(s.folded[:0], secret)
+	s.folded = s.folded[:0]
+	fold(secret, func(c byte, _, _ int) { s.folded = append(s.folded, c) })
 	folded := bytes.Trim(s.folded, " ")
 	n := min(part, len(folded))
 	if n == 0 {
@@ -191,17 +194,8 @@ func (v view) decodings() []view {
 }
 
 // folded returns the view in the form in which secrets are compared. See fold.
-func (v view) folded() view {
-	f, text := view{}, string(v.text)
-	for i := 0; i < len(text); {
-		c, used := fold(text, i)
-		if n := len(f.text); c == ' ' && n > 0 && f.text[n-1] == ' ' {
-			f.to[n-1] = v.to[i+used-1]
-		} else {
-			f.put([]byte{c}, v, i, i+used)
-		}
-		i += used
-	}
+func (v view) folded() (f view) {
+	fold(string(v.text), func(c byte, i, j int) { f.put([]byte{c}, v, i, j) })
 	return f
 }
 
@@ -217,48 +211,32 @@ func (v view) each(n int, f func(at int, g gram)) {
 }
 
 func (v view) isWord(at, n int) bool {
-	return (at == 0 || !isAlnum(v.text[at-1])) && (at+n == len(v.text) || !isAlnum(v.text[at+n]))
+	return (at == 0 || !httpsyntax.Alnum(v.text[at-1])) && (at+n == len(v.text) || !httpsyntax.Alnum(v.text[at+n]))
 }
 
-// appendFolded appends s in the form in which it is compared. See fold.
-func appendFolded(dst []byte, s string) []byte {
-	for i := 0; i < len(s); {
-		c, used := fold(s, i)
-		if n := len(dst); c != ' ' || n == 0 || dst[n-1] != ' ' {
-			dst = append(dst, c)
+// fold calls put with the bytes as which s is compared, and for each with the place in s, from i to j, that it replaces: ASCII letters
+// ignoring case, and any white space, with the + that URLs write for it, as one space, since clean leaves one in an error.
+func fold(s string, put func(c byte, i, j int)) {
+	for i, j := 0, 0; i < len(s); i = j {
+		c, end := foldByte(s, i)
+		for j = end; c == ' ' && j < len(s); j = end {
+			var next byte
+			if next, end = foldByte(s, j); next != ' ' {
+				break
+			}
 		}
-		i += used
+		put(c, i, j)
 	}
-	return dst
 }
 
-// fold returns the byte as which s[i] is compared, and how many bytes it replaces: ASCII letters
-// ignoring case, and all white space, with the + that URLs write for it, as a space. Several spaces
-// count as one, since clean leaves one in an error.
-func fold(s string, i int) (c byte, length int) {
-	c = s[i]
-	if c < utf8.RuneSelf {
-		return folds[c], 1
+// foldByte returns the byte as which s[i] is compared, and where what it replaces ends.
+func foldByte(s string, i int) (c byte, end int) {
+	r, n := utf8.DecodeRuneInString(s[i:])
+	switch c = s[i]; {
+	case unicode.IsSpace(r), c == '+':
+		return ' ', i + n
+	case 'A' <= c && c <= 'Z':
+		c += 'a' - 'A'
 	}
-	if r, n := utf8.DecodeRuneInString(s[i:]); unicode.IsSpace(r) {
-		return ' ', n
-	}
-	return c, 1
-}
-
-// folds maps each ASCII character to the one as which it is compared.
-var folds = func() (as [utf8.RuneSelf]byte) {
-	for i := range as {
-		switch r := rune(i); {
-		case unicode.IsSpace(r), r == '+':
-			as[i] = ' '
-		default:
-			as[i] = byte(unicode.ToLower(r))
-		}
-	}
-	return as
-}()
-
-func isAlnum(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+	return c, i + 1
 }

@@ -77,38 +77,28 @@ func normalHost(host string) string {
 // validHostHeader reports whether s is HOST or HOST:PORT.
 func validHostHeader(s string) bool {
 	host, _, err := splitHostPort(s)
-	if err != nil {
-		return false
-	}
 	ascii, fault := httpsyntax.Host(host)
-	return fault == "" && ascii == host
+	return err == nil && fault == "" && ascii == host
 }
 
 // splitHostPort splits HOST, HOST:PORT, [IPv6] and [IPv6]:PORT. A missing port is 0.
 func splitHostPort(s string) (host string, port int, err error) {
-	rest := ""
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		host, rest, ok = strings.Cut(inner, "]")
-		addr, err := netip.ParseAddr(host)
-		if !ok || err != nil || !addr.Is6() {
-			return "", 0, errBrackets
+	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
+		n, err := strconv.ParseUint(s[i+1:], 10, 16)
+		if err != nil || n == 0 {
+			return "", 0, errPort
 		}
-	} else {
-		if strings.Count(s, ":") > 1 {
-			return "", 0, errBareIPv6
-		}
-		if i := strings.IndexByte(s, ':'); i >= 0 {
-			s, rest = s[:i], s[i:]
-		}
-		host = s
+		s, port = s[:i], int(n)
 	}
-	if rest == "" {
-		return host, 0, nil
+	inner, bracketed := strings.CutPrefix(s, "[")
+	if !bracketed && strings.Contains(s, ":") {
+		return "", 0, errBareIPv6
+	} else if !bracketed {
+		return s, port, nil
 	}
-	digits, ok := strings.CutPrefix(rest, ":")
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if !ok || err != nil || n == 0 {
-		return "", 0, errPort
+	host, closed := strings.CutSuffix(inner, "]")
+	if addr, err := netip.ParseAddr(host); !closed || err != nil || !addr.Is6() {
+		return "", 0, errBrackets
 	}
-	return host, int(n), nil
+	return host, port, nil
 }
