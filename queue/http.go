@@ -1,9 +1,7 @@
 package queue
 
 import (
-	"maps"
-	"slices"
-	"strings"
+	"fmt"
 	"unicode/utf8"
 
 	"github.com/headway-go/headway/queue/httpsyntax"
@@ -36,7 +34,13 @@ func (h *HTTP) validate(found faults) faults {
 	if !utf8.ValidString(h.Body) {
 		found.add("http.body", "not valid UTF-8; a binary body cannot be carried as text")
 	}
-	return h.validateHeaders(found)
+	for _, fault := range httpsyntax.HeaderFaults(h.Headers) {
+		if fault.Name != "" {
+			fault.Reason = fmt.Sprintf("%q %s", clip(fault.Name), fault.Reason)
+		}
+		found.add("http.headers", "%s", fault.Reason)
+	}
+	return found
 }
 
 // CheckMethod returns an *InvalidError if the task is of type "http" and workers would refuse its
@@ -56,24 +60,6 @@ func (t Task) checkMethod(allowed []string, found faults) faults {
 		found.add("http.method", "%q: %s", clip(method), reason)
 	default:
 		found.add("http.method", "%q: %s; if it is meant, -allow-method allows it, here and for the workers", clip(method), reason)
-	}
-	return found
-}
-
-func (h *HTTP) validateHeaders(found faults) faults {
-	seen := map[string]bool{}
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		fault := httpsyntax.HeaderFault(name, h.Headers[name])
-		switch {
-		case !httpsyntax.Token(name):
-			// The name is not quoted: it may be a whole pasted "Authorization: Bearer …".
-			found.add("http.headers", "a name of %d bytes is no header name", len(name))
-		case fault != "":
-			found.add("http.headers", "%q %s", clip(name), fault)
-		case seen[strings.ToLower(name)]:
-			found.add("http.headers", "%q stands there twice, written differently", clip(name))
-		}
-		seen[strings.ToLower(name)] = true
 	}
 	return found
 }

@@ -1,7 +1,10 @@
 package httpsyntax
 
 import (
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -28,13 +31,31 @@ func HeaderFault(name, value string) string {
 	if reason := ofConnection[http.CanonicalHeaderKey(name)]; reason != "" {
 		return reason
 	}
-	if !ValidHeaderValue(value) {
+	control := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, control) {
 		return "has a control character, such as a line end, in its value, or is not UTF-8"
 	}
 	return ""
 }
 
-// ValidHeaderValue reports whether s is UTF-8 without control characters except tabs.
-func ValidHeaderValue(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+// Fault is why a request may not have a header. Name is empty where it is no Token: it may be a whole
+// pasted "Authorization: Bearer …".
+type Fault struct{ Name, Reason string }
+
+// HeaderFaults returns the faults of a request's headers, in the order of their names.
+func HeaderFaults(headers map[string]string) (faults []Fault) {
+	seen := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		lower, reason := strings.ToLower(name), HeaderFault(name, headers[name])
+		switch {
+		case !Token(name):
+			name, reason = "", fmt.Sprintf("a name of %d bytes is no header name", len(name))
+		case reason == "" && seen[lower]:
+			reason = "stands there twice, written differently"
+		}
+		if seen[lower] = true; reason != "" {
+			faults = append(faults, Fault{name, reason})
+		}
+	}
+	return faults
 }

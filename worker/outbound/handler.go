@@ -105,7 +105,7 @@ type Handler struct {
 	cfg         Config // with its defaults
 	transport   *http.Transport
 	secrets     references
-	maxResponse int64         // the constants of these names, but for tests
+	maxResponse int64 // the constants of these names, but for tests
 	snippet     int
 	drainTime   time.Duration
 }
@@ -142,8 +142,8 @@ func (cfg Config) validate() error {
 			faults = append(faults, fmt.Errorf("outbound: allow method %q: %s", method, reason))
 		}
 	}
-	if !httpsyntax.ValidHeaderValue(cfg.UserAgent) {
-		faults = append(faults, errors.New("outbound: UserAgent has a control character; write it on one line"))
+	if reason := httpsyntax.HeaderFault("User-Agent", cfg.UserAgent); reason != "" {
+		faults = append(faults, errors.New("outbound: UserAgent "+reason))
 	}
 	return errors.Join(faults...)
 }

@@ -49,15 +49,15 @@ func costly(n int) map[string]struct {
 		p    payload
 		text string
 	}{
-		"one letter":         {payload{Body: fill("a", n)}, a},
-		"words of a letter":  {payload{Body: growing.String()}, a},
-		"nested":             {payload{Body: strings.Repeat("[", min(n/2, 9000)) + strings.Repeat("]", min(n/2, 9000)) + fill(" ", n-2*min(n/2, 9000))}, "[[[["},
-		"escapes":            {payload{Body: fill(`%41&#65;\u0041`, n)}, escaped},
-		"no escapes":         {payload{Body: fill(`%zz&#zz;\uzzzz`, n)}, escaped},
-		"white space":        {payload{Body: fill("\u2003+ \t", n)}, fill("\u2003+", 2000)},
-		"header":             {payload{Headers: map[string]string{"Cookie": fill("abcd=ab; ", n)}}, fill("abcd=ab; ", 2000)},
-		"query":              {payload{URL: "http://h/?" + fill("k=abcd&", n)}, fill("abcd", 2000)},
-		"path":               {payload{URL: "http://h/" + fill("abcd1234/", n)}, fill("abcd1234/", 2000)},
+		"one letter":        {payload{Body: fill("a", n)}, a},
+		"words of a letter": {payload{Body: growing.String()}, a},
+		"nested":            {payload{Body: strings.Repeat("[", min(n/2, 9000)) + strings.Repeat("]", min(n/2, 9000)) + fill(" ", n-2*min(n/2, 9000))}, "[[[["},
+		"escapes":           {payload{Body: fill(`%41&#65;\u0041`, n)}, escaped},
+		"no escapes":        {payload{Body: fill(`%zz&#zz;\uzzzz`, n)}, escaped},
+		"white space":       {payload{Body: fill("\u2003+ \t", n)}, fill("\u2003+", 2000)},
+		"header":            {payload{Headers: map[string]string{"Cookie": fill("abcd=ab; ", n)}}, fill("abcd=ab; ", 2000)},
+		"query":             {payload{URL: "http://h/?" + fill("k=abcd&", n)}, fill("abcd", 2000)},
+		"path":              {payload{URL: "http://h/" + fill("abcd1234/", n)}, fill("abcd1234/", 2000)},
 	}
 }
 

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -120,36 +118,33 @@ func (c *call) parseURL(text string) error {
 	return nil
 }
 
-// parseHeaders reads the names in order, so that the same payload always fails with the same text.
 func (c *call) parseHeaders(headers map[string]string) error {
+	if faults := httpsyntax.HeaderFaults(headers); len(faults) > 0 {
+		return &PayloadError{headerField(faults[0].Name), faults[0].Reason}
+	}
 	c.header = make(http.Header, len(headers)+2)
-	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		if !httpsyntax.Token(name) {
-			// Not quoted: "Authorization: Bearer …" pasted as a name would be.
-			return &PayloadError{"headers", fmt.Sprintf("a name of %d bytes is not a header name (letters, digits and -)", len(name))}
-		}
-		key, value := http.CanonicalHeaderKey(name), headers[name]
-		field := fmt.Sprintf("headers[%q]", clean(name, 64))
-		fault := httpsyntax.HeaderFault(name, value)
-		_, twice := c.header[key]
-		switch {
-		case fault != "":
-			return &PayloadError{field, fault}
-		case twice || key == "Host" && c.host != "":
-			return &PayloadError{field, "given twice, in different case"}
-		case key == "Host" && !validHostHeader(value):
-			return &PayloadError{field, "must be HOST or HOST:PORT"}
-		case key == "Host":
-			c.host = value
-		default:
+	for name, value := range headers {
+		switch key := http.CanonicalHeaderKey(name); {
+		case key != "Host":
 			c.header[key] = []string{value}
+		case !validHostHeader(value):
+			return &PayloadError{headerField(name), "must be HOST or HOST:PORT"}
+		default:
+			c.host = value
 		}
 	}
 	return nil
 }
 
-// add adds the headers of Config.Headers. What the task itself says stays, and what may not be said by
-// a task is left out.
+// headerField names a header in a PayloadError, all of them for "".
+func headerField(name string) string {
+	if name == "" {
+		return "headers"
+	}
+	return fmt.Sprintf("headers[%q]", clean(name, 64))
+}
+
+// add adds the headers of Config.Headers, except those that the task has and those that no task may have.
 func (c *call) add(more func(http.Header)) {
 	added := http.Header{}
 	more(added)

@@ -87,7 +87,7 @@ func (r references) resolve(p *payload) (values []string, err error) {
 	}
 	headers := make(map[string]string, len(p.Headers))
 	for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
-		headers[name] = fill(fmt.Sprintf("headers[%q]", clean(name, 64)), p.Headers[name], strings.Clone)
+		headers[name] = fill(headerField(name), p.Headers[name], strings.Clone)
 	}
 	if err != nil {
 		return nil, err
