@@ -50,8 +50,8 @@ type Paused struct {
 	Until time.Time
 }
 
-// heed keeps the longer of two pauses. The zero until is for ever.
-func (p *Paused) heed(scope string, until time.Time) {
+// extend keeps the longer of two pauses. The zero until is for ever.
+func (p *Paused) extend(scope string, until time.Time) {
 	if p.Scope == "" || !p.Until.IsZero() && (until.IsZero() || until.After(p.Until)) {
 		*p = Paused{scope, until}
 	}
@@ -110,8 +110,8 @@ func (s *Summary) count(r Result) {
 	}
 }
 
-// untold counts a task whose start is not known. earliest is a lower bound of the start.
-func (s *Summary) untold(earliest time.Time) {
+// unknownStart counts a task whose start is not known. earliest is a lower bound of the start.
+func (s *Summary) unknownStart(earliest time.Time) {
 	s.Untold++
 	if earliest.After(s.DoneAt) {
 		s.DoneAt, s.Binding = earliest, Binding{}
@@ -170,12 +170,7 @@ func (b *batch) read(ctx context.Context, entries iter.Seq[Entry]) bool {
 			it.drop()
 			return false
 		}
-		select {
-		case b.items <- it:
-		case <-ctx.Done():
-			it.drop()
-			return false
-		}
+		b.items <- it // which EnqueueBatch receives, also where it has stopped sending
 		if it.source {
 			return true
 		}
@@ -204,37 +199,38 @@ func (b *batch) gathered(items []*item) []*item {
 
 // send sends the items until their end or the first failure.
 func (b *batch) send(ctx context.Context, each func(Result)) (sum Summary, err error) {
-	c, asked := b.client, ctx
-	ctx = context.WithoutCancel(ctx) // entries that were read are still sent
-	last := ""                       // the scope of the latest start, where that waits
-	unknown := untold{}
+	c, unknown := b.client, unknownStarts{}
+	last := ""                            // the scope of the latest start, where that waits
+	sending := context.WithoutCancel(ctx) // entries that were read are still sent
 	defer func() {
-		sum.Binding = c.turns.binding(ctx, last)
-		c.turns.inspectUntold(asked, &sum, unknown) // who interrupts a batch does not wait for that
+		sum.Binding = c.binding(sending, last)
+		c.inspectUnknown(ctx, &sum, unknown)
 	}()
 	for items := b.gathered(nil); len(items) > 0; items = b.gathered(items[:0]) {
-		c.send(ctx, items)
+		c.send(sending, items)
 		for _, it := range items {
 			it.report()
 		}
 		for _, it := range items {
+			r := it.result
 			if it.source {
-				return sum, fmt.Errorf("queue: batch stopped: %w", it.result.Err)
+				return sum, fmt.Errorf("queue: batch stopped: %w", r.Err)
 			}
 			before := sum.DoneAt
-			if c.turns.count(&sum, it); c.inspects && it.result.Waits && it.result.Start.IsZero() {
-				unknown.add(it)
+			c.count(&sum, it)
+			if c.cfg.Inspect && r.Waits && r.Start.IsZero() {
+				unknown.add(it.waiter)
 			}
 			if sum.DoneAt.After(before) {
-				if last = ""; it.result.Waits {
-					last = it.ask.Scope
+				if last = ""; r.Waits {
+					last = it.waiter.Scope
 				}
 			}
 			if each != nil {
-				each(it.result)
+				each(r)
 			}
-			if it.result.State == Failed && err == nil {
-				err = it.result.Err
+			if r.State == Failed && err == nil {
+				err = r.Err
 			}
 		}
 		if err != nil {

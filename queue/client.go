@@ -55,19 +55,17 @@ type Result struct {
 	// Expires names what ends before Start, in a Forecast: "deadline" or "max_wait". Empty if neither does,
 	// and if Start is unknown.
 	Expires string
-	// Archived reports, for a Duplicate, that the task with this id has failed for good and is in asynq's
-	// archive: it runs only if it is run again, as with worker tasks run.
+	// Archived reports, for a Duplicate, that the task with this id has failed for good: it is in asynq's
+	// archive, and runs only on request, as with worker tasks run.
 	Archived bool
-	// Random reports that the id was drawn by this package. Enqueuing the same task once more makes a
-	// second task.
+	// Random reports that this package drew the id: enqueuing the task once more makes a second task.
 	Random bool
 	// AppScope is the lowest level of the task's scope that the policy restricts to some applications
 	// (Policy.Apps): the task waits for a worker of one of them. Empty if all may spend.
 	AppScope string
 	// Timeout is the run time that the task's own Timeout allows; 0 for no limit. Workers may allow less.
 	Timeout time.Duration
-	// Err is nil if Enqueued or Duplicate, an *InvalidError if Invalid, and otherwise wraps Redis's
-	// error.
+	// Err is nil if Enqueued or Duplicate, an *InvalidError if Invalid, and otherwise wraps Redis's error.
 	Err error
 }
 
@@ -79,8 +77,8 @@ type ClientConfig struct {
 	Policy *policy.Policy
 	// Limiter gives tasks of an exhausted limit their places in the queue of their scope at once, so that
 	// they do not block others in their asynq queue. It must share its policy and its state in Redis with
-	// the workers'; its current policy is used if Policy is nil. Defaults to nil: a task is queued for its
-	// limits once a worker has picked it up.
+	// the workers'; its policy is used if Policy is nil. Defaults to nil: a task gets its place once a worker
+	// has picked it up.
 	Limiter *throttle.Limiter
 	// AllowMethods lists methods that tasks of type "http" may use besides those of RFC 9110 and PATCH,
 	// such as "PROPFIND"; it must match the workers' outbound.Config.AllowMethods, or -allow-method.
@@ -97,41 +95,30 @@ type ClientConfig struct {
 	// scope, queue and priority of such tasks, 64 at most. What cannot be read stays unknown.
 	Inspect bool
 	// OnEnqueue is called with each valid task, which has its defaults and its id, before it is enqueued. The
-	// returned headers are added to the task's, except names that begin with "headway-": for example the
-	// context of a trace, see package worker/oteltask. The returned function, unless nil, is called once
-	// with the task's Result. Neither may block; of a batch, OnEnqueue is called in another goroutine. With
-	// it, a task that waits also carries HeaderExpected and HeaderWaitsFor. Defaults to none.
+	// task gets the returned headers, such as the context of a trace (see package worker/oteltask), except
+	// names that begin with "headway-". The returned function, unless nil, is called once with the task's
+	// Result. Neither may block; EnqueueBatch calls OnEnqueue in another goroutine. With it, a task that
+	// waits also carries HeaderExpected and HeaderWaitsFor. Defaults to none.
 	OnEnqueue func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
 // Client enqueues tasks. It is safe for concurrent use, starts no goroutine and needs no closing.
 type Client struct {
-	rdb    redis.UniversalClient
-	asynq  *asynq.Client
-	policy *policy.Policy
-	turns  planner
-
-	allowMethods []string
-	within       *Within
-	app          string // escaped
-	inspects     bool
-	onEnqueue    func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
+	rdb   redis.UniversalClient
+	asynq *asynq.Client
+	cfg   ClientConfig
+	app   string // escaped
 }
 
 // NewClient returns a Client that enqueues into rdb. It does no I/O and does not take ownership of
 // rdb: the caller closes it.
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
+	cfg.AllowMethods = slices.Clone(cfg.AllowMethods)
 	return &Client{
-		rdb:    rdb,
-		turns:  planner{limiter: cfg.Limiter},
-		asynq:  asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
-		policy: cfg.Policy,
-
-		allowMethods: slices.Clone(cfg.AllowMethods),
-		within:       cfg.Within,
-		app:          EscapeApp(cfg.App),
-		inspects:     cfg.Inspect,
-		onEnqueue:    cfg.OnEnqueue,
+		rdb:   rdb,
+		asynq: asynq.NewClientFromRedisClient(&recorder{UniversalClient: rdb}),
+		cfg:   cfg,
+		app:   EscapeApp(cfg.App),
 	}
 }
 
@@ -147,30 +134,25 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 	it := c.prepare(ctx, Entry{Task: t})
 	c.send(ctx, []*item{it})
-	if it.result.Err != nil && it.result.State == Failed {
-		if cause := ctx.Err(); cause != nil {
-			it.result.Err = cause
-		}
+	if cause := ctx.Err(); cause != nil && it.result.State == Failed {
+		it.result.Err = cause
 	}
-	if c.inspects && it.result.Waits {
-		c.turns.inspect(ctx, &it.result, it.ask)
+	if c.cfg.Inspect && it.result.Waits {
+		c.inspect(ctx, &it.result, it.waiter)
 	}
 	it.report()
 	return it.result, it.result.Err
 }
 
-// item is one entry of a batch in progress. Its call is nil once its result is known.
+// item is one entry of a batch in progress. Its result has no State until it is known.
 type item struct {
-	result  Result
-	task    *asynq.Task
-	ask     waitlist.Waiter // empty for a task that is not planned
-	call    *call
-	delay   time.Duration
-	maxWait time.Duration
-	source  bool         // the error is the source's
-	done    func(Result) // of ClientConfig.OnEnqueue; nil: none, or called
-
-	deadline time.Time // zero: none
+	result Result
+	from   Task            // with its defaults and its id
+	waiter waitlist.Waiter // empty if the task is not planned
+	task   *asynq.Task
+	call   *call
+	source bool         // the error is the source's
+	done   func(Result) // of ClientConfig.OnEnqueue; nil: none, or called
 }
 
 // prepare does everything that needs no answer from Redis.
@@ -181,45 +163,49 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		it.source = isSource(err)
 		return it.refuse(Invalid, err)
 	}
-	t := c.with(e.Task)
-	it.delay, it.maxWait, it.deadline = t.Delay, t.MaxWait, t.Deadline
+	t := c.complete(e.Task)
 	if t.ID == "" {
 		t.ID, it.result.Random = uuid.NewString(), true
 	}
+	it.from = t
 	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
-	if c.turns.limiter != nil && t.Delay == 0 {
-		it.ask = waitlist.Waiter{Scope: t.Scope, Queue: t.Queue, ID: t.ID, Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
+	if c.cfg.Limiter != nil && t.Delay == 0 {
+		it.waiter = waitlist.Waiter{Scope: t.Scope, Queue: t.Queue, ID: t.ID, Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
 	var err error
 	var more map[string]string
-	if c.onEnqueue != nil {
-		more, it.done = c.onEnqueue(ctx, t)
+	if c.cfg.OnEnqueue != nil {
+		more, it.done = c.cfg.OnEnqueue(ctx, t)
 	}
 	if it.task, err = t.asynqTask(now, c.app, more); err != nil {
 		return it.refuse(Invalid, &InvalidError{Faults: []Fault{{Reason: err.Error(), Err: err}}})
 	}
-	if it.call, err = record(ctx, c.asynq, t.Queue, it.task); err != nil {
+	if it.call, err = record(ctx, c.asynq, it.task); err != nil {
 		return it.fail(err)
 	}
 	return it
 }
 
+// complete returns a task with its defaults and its id in asynq. A random id is drawn later.
+func (c *Client) complete(t Task) Task {
+	t = t.withDefaults()
+	t.ID = c.cfg.Within.ownID(t.ID)
+	return t
+}
+
 // inForce returns the Client's current policy, or nil for none.
 func (c *Client) inForce() *policy.Policy {
-	if c.policy == nil && c.turns.limiter != nil {
-		return c.turns.limiter.Policy()
+	if c.cfg.Policy == nil && c.cfg.Limiter != nil {
+		return c.cfg.Limiter.Policy()
 	}
-	return c.policy
+	return c.cfg.Policy
 }
 
 // appScope returns the lowest level of a task's scope that lists applications.
 func (c *Client) appScope(t Task) string {
 	pol := c.inForce()
-	if pol == nil {
-		return ""
-	}
 	scope, err := policy.ParseScope(t.Scope)
-	if err != nil {
+	if pol == nil || err != nil {
 		return ""
 	}
 	_, level := pol.Apps(scope)
@@ -238,7 +224,7 @@ func (c *Client) check(e Entry, now time.Time) error {
 		return e.Err
 	}
 	t := e.Task
-	found, pol := c.within.check(t, t.checkMethod(c.allowMethods, t.validate(now, nil))), c.inForce()
+	found, pol := c.cfg.Within.check(t, t.checkMethod(c.cfg.AllowMethods, t.validate(now, nil))), c.inForce()
 	if pol == nil || found.has("scope") || found.has("cost") {
 		return found.err()
 	}
@@ -268,41 +254,27 @@ func (t Task) CheckCosts(policy *policy.Policy, scope policy.Scope) error {
 // results.
 func (c *Client) send(ctx context.Context, items []*item) {
 	c.plan(ctx, items)
-	calls := make([]*call, 0, len(items))
-	for _, it := range items {
-		if it.call != nil {
-			calls = append(calls, it.call)
-		}
-	}
-	if len(calls) == 0 {
+	open := slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.result.State != "" })
+	if len(open) == 0 {
 		return
 	}
-	exec(ctx, c.rdb, calls)
-	taken := map[*item][]string{} // asynq's keys of the duplicates
-	for _, it := range items {
-		if sent := it.call; sent != nil {
-			if c.conclude(ctx, it); it.result.State == Duplicate {
-				taken[it] = sent.keys
-			}
-		}
+	exec(ctx, c.rdb, open)
+	for _, it := range open {
+		c.conclude(ctx, it)
 	}
-	c.findArchived(ctx, taken)
+	c.findArchived(ctx, open)
 }
 
-// findArchived marks the duplicates whose ids belong to archived tasks, in one pipeline. Those whose
-// state cannot be read count as others.
-func (c *Client) findArchived(ctx context.Context, taken map[*item][]string) {
-	if len(taken) == 0 {
-		return
-	}
+// findArchived marks the duplicates whose ids belong to archived tasks, in one pipeline. A state that
+// cannot be read counts as another.
+func (c *Client) findArchived(ctx context.Context, items []*item) {
 	p := c.rdb.Pipeline()
-	states := make(map[*item]*redis.StringCmd, len(taken))
-	for it, keys := range taken {
-		for _, key := range keys {
-			if strings.HasSuffix(key, ":t:"+it.result.ID) { // asynq's key of the task
-				states[it] = p.HGet(ctx, key, "state")
-				break
-			}
+	states := map[*item]*redis.StringCmd{}
+	for _, it := range items {
+		// asynq's key of the task
+		i := slices.IndexFunc(it.call.keys, func(key string) bool { return strings.HasSuffix(key, ":t:"+it.result.ID) })
+		if it.result.State == Duplicate && i >= 0 {
+			states[it] = p.HGet(ctx, it.call.keys[i], "state")
 		}
 	}
 	_, _ = p.Exec(ctx) // each has its own error
@@ -314,37 +286,26 @@ func (c *Client) findArchived(ctx context.Context, taken map[*item][]string) {
 // conclude sets the result of an item from the answer to its call.
 func (c *Client) conclude(ctx context.Context, it *item) {
 	answer, err := it.call.answer.Result()
-	if err != nil {
-		it.fail(err)
-		return
-	}
-	if answer != accepted {
+	if err == nil && answer != accepted {
 		err = it.call.meaning(ctx, c.asynq, it.task)
 	}
-	switch {
-	case err == nil, errors.Is(err, asynq.ErrTaskIDConflict) && it.result.Random:
-		// The id was drawn here, so no other task has it: the first attempt enqueued the task, and its
+	switch taken := errors.Is(err, asynq.ErrTaskIDConflict); {
+	case taken && !it.result.Random:
+		it.refuse(Duplicate, nil)
+	case err == nil || taken:
+		// Another task cannot have an id that was drawn here: the first attempt enqueued the task, and its
 		// answer was lost.
 		it.result.State = Enqueued
-	case errors.Is(err, asynq.ErrTaskIDConflict):
-		it.result.State = Duplicate
-		it.result.forgetWait()
 	default:
 		it.fail(err)
-		return
 	}
-	it.call = nil
 }
 
+// refuse sets the result of a task that is not enqueued, and clears what is known of its wait.
 func (it *item) refuse(state State, err error) *item {
-	it.result.State, it.result.Err, it.call = state, err, nil
-	it.result.forgetWait()
+	r := &it.result
+	r.State, r.Err, r.Waits, r.Start, r.Ahead, r.WaitsFor = state, err, false, time.Time{}, 0, nil
 	return it
-}
-
-// forgetWait clears what is known of the wait of a task that was not enqueued.
-func (r *Result) forgetWait() {
-	r.Waits, r.Start, r.Ahead, r.WaitsFor = false, time.Time{}, 0, nil
 }
 
 func (it *item) fail(err error) *item {

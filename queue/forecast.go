@@ -33,8 +33,8 @@ import (
 // Summary of what was done.
 func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	f := &forecast{seed: maphash.MakeSeed(), ids: map[uint64]struct{}{}}
-	if c.turns.limiter != nil {
-		f.outlook = newOutlook(c.turns.limiter)
+	if c.cfg.Limiter != nil {
+		f.outlook = newOutlook(c.cfg.Limiter)
 	}
 	for e := range entries {
 		if err := ctx.Err(); err != nil {
@@ -70,7 +70,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		r.State, r.Err = Invalid, err
 		return r, nil
 	}
-	t := c.with(e.Task)
+	t := c.complete(e.Task)
 	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
 	if !r.Random && f.repeats(t.Queue, t.ID) {
 		r.State = Duplicate
@@ -81,7 +81,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 	}
 	if t.Delay > 0 {
 		r.Reason = ReasonDelay
-		f.sum.untold(now.Add(t.Delay))
+		f.sum.unknownStart(now.Add(t.Delay))
 		return r, nil
 	}
 	start, err := f.outlook.add(ctx, t.Scope, spending{t.Cost, t.Costs})
@@ -96,7 +96,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 			f.sum.Expiring++
 		}
 	} else {
-		f.sum.untold(time.Time{})
+		f.sum.unknownStart(time.Time{})
 	}
 	return r, nil
 }
@@ -261,7 +261,7 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 		l.hold(now.PausedFor, Binding{Scope: scope}, ReasonUpstream)
 	}
 	if l.held.why != "" {
-		o.paused.heed(l.held.by.Scope, l.held.at)
+		o.paused.extend(l.held.by.Scope, l.held.at)
 	}
 	o.lines[scope] = l
 	return l, nil

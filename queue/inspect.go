@@ -30,21 +30,21 @@ func ReasonOf(b policy.MatchedRule, upstream bool) Reason {
 
 // inspect asks what a task that was just placed waits for, and when it starts. If Redis does not
 // answer, the result stays as it is.
-func (p *planner) inspect(ctx context.Context, r *Result, ask waitlist.Waiter) {
-	s, err := inspect.Of(p.limiter.Waitlist()).Task(ctx, ask.Ref())
+func (c *Client) inspect(ctx context.Context, r *Result, w waitlist.Waiter) {
+	s, err := inspect.Of(c.cfg.Limiter.Waitlist()).Task(ctx, w.Ref())
 	if err != nil || !s.Waits {
 		return
 	}
-	r.Reason, r.Binding = ReasonOf(s.Binding, s.Paused), bindingOf(s, ask)
+	r.Reason, r.Binding = ReasonOf(s.Binding, s.Paused), bindingOf(s, w)
 	if s.Expected.Known() {
 		r.Start, r.StartFrom, r.StartTo = momentsOf(s.Expected)
 	}
 }
 
 // bindingOf returns the rule that a task waits for, and of a pause by an API the task's scope alone.
-func bindingOf(s inspect.WaiterStatus, ask waitlist.Waiter) Binding {
+func bindingOf(s inspect.WaiterStatus, w waitlist.Waiter) Binding {
 	if s.Paused {
-		return Binding{Scope: ask.Scope}
+		return Binding{Scope: w.Scope}
 	}
 	return Binding{s.Binding.Scope.String(), s.Binding.Rule.Name}
 }
@@ -58,53 +58,51 @@ func momentsOf(e inspect.Estimate) (at, from, to time.Time) {
 	return at, now.Add(e.From), now.Add(e.To)
 }
 
-// untold are the tasks of a batch that wait and whose starts are not known: those of one scope, queue
-// and priority start in their order.
-type untold map[untoldKey]*untoldTasks
+// unknownStarts are the tasks of a batch that wait and whose starts are not known. Those of one scope, queue
+// and priority start in their order, so the last of them is inspected.
+type unknownStarts map[lineKey]*lastWaiter
 
-type untoldKey struct {
+type lineKey struct {
 	scope, queue string
 	priority     int
 }
 
-type untoldTasks struct {
-	last  waitlist.Waiter
-	tasks int
+type lastWaiter struct {
+	waitlist.Waiter
+	tasks int // this one and those before it
 }
 
-// mostUntold bounds what is inspected for a Summary: each costs a round trip.
-const mostUntold = 64
+// mostInspected bounds what is inspected for a Summary: each costs a round trip.
+const mostInspected = 64
 
-// add adds a task. It leaves out what is beyond mostUntold.
-func (u untold) add(it *item) {
-	key := untoldKey{it.ask.Scope, it.result.Queue, it.ask.Priority}
-	one := u[key]
-	if one == nil {
-		if len(u) >= mostUntold {
+// add adds a task, unless mostInspected others come first.
+func (u unknownStarts) add(w waitlist.Waiter) {
+	key := lineKey{w.Scope, w.Queue, w.Priority}
+	if u[key] == nil {
+		if len(u) >= mostInspected {
 			return
 		}
-		one = &untoldTasks{}
-		u[key] = one
+		u[key] = &lastWaiter{}
 	}
-	one.last = it.ask
-	one.tasks++
+	u[key].Waiter = w
+	u[key].tasks++
 }
 
-// inspectUntold asks when the last tasks start, and updates the summary. If Redis does not answer, their
+// inspectUnknown asks when the last tasks start, and updates the summary. If Redis does not answer, their
 // starts stay unknown.
-func (p *planner) inspectUntold(ctx context.Context, sum *Summary, of untold) {
-	for _, one := range of {
-		s, err := inspect.Of(p.limiter.Waitlist()).Task(ctx, one.last.Ref())
+func (c *Client) inspectUnknown(ctx context.Context, sum *Summary, unknown unknownStarts) {
+	for _, last := range unknown {
+		s, err := inspect.Of(c.cfg.Limiter.Waitlist()).Task(ctx, last.Ref())
 		if err != nil {
 			return
 		}
 		if s.Waits && !s.Expected.Known() {
 			continue
 		}
-		sum.Untold -= one.tasks
+		sum.Untold -= last.tasks
 		if at, from, to := momentsOf(s.Expected); s.Waits && at.After(sum.DoneAt) {
 			sum.DoneAt, sum.DoneFrom, sum.DoneTo = at, from, to
-			sum.Binding = bindingOf(s, one.last)
+			sum.Binding = bindingOf(s, last.Waiter)
 		}
 	}
 }

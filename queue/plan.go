@@ -10,71 +10,50 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// planner gives tasks their places in line before they are enqueued. Nothing is charged: the turn of a task brings it, with its
-// grant.
-type planner struct{ limiter *throttle.Limiter }
-
-// plan gives the items that have no result yet their places, and has asynq keep them until their fallback time. If planning fails,
-// the items are enqueued as they are, and a worker gives them their places.
+// plan gives the items that could start at once, but for their limits, their places in the queues of their scopes, and has asynq
+// keep them until their fallback time. Nothing is charged. If planning fails, the items are enqueued as they are, and a worker
+// gives them their places.
 func (c *Client) plan(ctx context.Context, items []*item) {
-	open := c.turns.open(items)
+	var open []*item
+	var waiters []waitlist.Waiter
+	for _, it := range items {
+		if it.result.State == "" && it.waiter.ID != "" {
+			open, waiters = append(open, it), append(waiters, it.waiter)
+		}
+	}
 	if len(open) == 0 {
 		return
 	}
-	asks := make([]waitlist.Waiter, len(open))
-	for i, it := range open {
-		asks[i] = it.ask
-	}
 	now := time.Now()
-	placed, err := c.turns.limiter.Waitlist().Join(ctx, asks)
+	placed, err := c.cfg.Limiter.Waitlist().Join(ctx, waiters)
 	if err != nil {
 		return
 	}
 	for i, it := range open {
-		at := placed[i]
-		if at.Err != nil || at.Free { // a worker says so, or runs it
-			continue
+		if at := placed[i]; at.Err == nil && !at.Free { // otherwise a worker reports the error, or runs the task
+			c.park(ctx, it, now, at)
 		}
-		if at.Expected != throttle.Never {
-			it.result.Start = now.Add(at.Expected)
-		}
-		it.result.Waits, it.result.Ahead = true, at.Ahead
-		if at.Binding.Rule.Name != "" {
-			it.result.WaitsFor = throttle.RuleInfoOf(at.Binding)
-		}
-		if it.tooLate(now, at) { // a worker reports it, as soon as it is certain
-			continue
-		}
-		if c.onEnqueue != nil {
-			it.result.noteWait(it.task.Headers())
-		}
-		c.park(ctx, it, it.heeding(now, at))
 	}
 }
 
-// tooLate reports whether a task is expected to start after its deadline.
-func (it *item) tooLate(now time.Time, placed waitlist.Joined) bool {
-	return !it.deadline.IsZero() && placed.Expected != throttle.Never && now.Add(placed.Expected).After(it.deadline)
-}
-
-// heeding returns when asynq returns a task to its queue by itself: some time after its expected
-// start, but no later than the end of its max wait or its deadline, so that a worker handles those.
-func (it *item) heeding(now time.Time, placed waitlist.Joined) time.Time {
-	at := now.Add(waitlist.SafetyNet(placed.Expected))
-	if !it.deadline.IsZero() && it.deadline.Before(at) {
-		at = it.deadline
+// park notes the place of a task, and has asynq keep the task until its turn or its fallback time.
+func (c *Client) park(ctx context.Context, it *item, now time.Time, at waitlist.Joined) {
+	r := &it.result
+	if at.Expected != throttle.Never {
+		r.Start = now.Add(at.Expected)
 	}
-	for _, most := range []time.Duration{it.maxWait, placed.MaxWait} {
-		if ends := now.Add(most); most > 0 && ends.Before(at) {
-			at = ends
-		}
+	r.Waits, r.Ahead = true, at.Ahead
+	if at.Binding.Rule.Name != "" {
+		r.WaitsFor = throttle.RuleInfoOf(at.Binding)
 	}
-	return at
-}
-
-// park has asynq keep a task until at, unless its turn comes before.
-func (c *Client) park(ctx context.Context, it *item, at time.Time) {
-	parked, err := record(ctx, c.asynq, it.result.Queue, it.task, asynq.ProcessAt(secondAtOrAfter(at)))
+	if expires(it.from, r.Start, now) == "deadline" { // a worker reports it, as soon as it is certain
+		return
+	}
+	if c.cfg.OnEnqueue != nil {
+		r.noteWait(it.task.Headers())
+	}
+	back := asynq.ProcessAt(secondAtOrAfter(it.fallback(now, at)))
+	parked, err := record(ctx, c.asynq, it.task, back)
 	if err != nil {
 		it.fail(err)
 		return
@@ -82,39 +61,42 @@ func (c *Client) park(ctx context.Context, it *item, at time.Time) {
 	it.call = parked
 }
 
-// open returns the items to be planned: all that can start at once but for their limits.
-func (p *planner) open(items []*item) (open []*item) {
-	if p.limiter == nil {
-		return nil
-	}
-	for _, it := range items {
-		if it.call != nil && it.ask.ID != "" {
-			open = append(open, it)
+// fallback returns when asynq returns a task to its queue by itself: some time after its expected
+// start, but no later than its longest wait or its deadline, so that a worker handles those.
+func (it *item) fallback(now time.Time, placed waitlist.Joined) time.Time {
+	wait := waitlist.SafetyNet(placed.Expected)
+	for _, most := range []time.Duration{it.from.MaxWait, placed.MaxWait} {
+		if most > 0 {
+			wait = min(wait, most)
 		}
 	}
-	return open
+	at := now.Add(wait)
+	if end := it.from.Deadline; !end.IsZero() && end.Before(at) {
+		return end
+	}
+	return at
 }
 
-// count adds an item to the summary, and records if its start is unknown.
-func (p *planner) count(sum *Summary, it *item) {
+// count adds an item to the summary, and counts it there if its start is unknown.
+func (c *Client) count(sum *Summary, it *item) {
 	sum.count(it.result)
-	if p.limiter == nil || it.result.State != Enqueued || !it.result.Start.IsZero() {
+	if c.cfg.Limiter == nil || it.result.State != Enqueued || !it.result.Start.IsZero() {
 		return
 	}
 	earliest := time.Time{}
-	if it.delay > 0 {
-		earliest = time.Now().Add(it.delay)
+	if it.from.Delay > 0 {
+		earliest = time.Now().Add(it.from.Delay)
 	}
-	sum.untold(earliest)
+	sum.unknownStart(earliest)
 }
 
 // binding returns the rule that the last waiter of a scope waits for. It is zero if there are no
 // waiters or Redis does not answer.
-func (p *planner) binding(ctx context.Context, scope string) Binding {
-	if p.limiter == nil || scope == "" {
+func (c *Client) binding(ctx context.Context, scope string) Binding {
+	if c.cfg.Limiter == nil || scope == "" {
 		return Binding{}
 	}
-	l, err := newOutlook(p.limiter).line(ctx, scope)
+	l, err := newOutlook(c.cfg.Limiter).line(ctx, scope)
 	if err != nil || !l.stood {
 		return Binding{}
 	}

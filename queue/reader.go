@@ -45,36 +45,24 @@ func NewReader(src io.Reader) *Reader {
 	return &Reader{src: bufio.NewReaderSize(src, MaxLine+len("\r\n")+1)}
 }
 
-// All returns the remaining entries. It ends after the last line, or after an Entry with the error of
-// a source that could not be read.
+// All returns the remaining entries: one for each task or bad line. It ends after the last line, or after an
+// Entry with the error of a source that could not be read.
 func (r *Reader) All() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		for {
-			e := r.Next()
-			if errors.Is(e.Err, io.EOF) || !yield(e) {
+			text, err := r.readLine()
+			switch e := (Entry{Line: r.line, Err: err}); {
+			case errors.Is(err, io.EOF):
 				return
-			}
-			if _, bad := errors.AsType[*InvalidError](e.Err); e.Err != nil && !bad {
+			case err != nil:
+				yield(e)
 				return
+			case len(bytes.TrimSpace(text)) > 0:
+				if e.Task, e.Err = ParseLine(text); !yield(e) {
+					return
+				}
 			}
 		}
-	}
-}
-
-// Next returns the next task. Its Err is an *InvalidError for a bad line, after which Next may be
-// called again; io.EOF after the last line; and otherwise an error of the source.
-func (r *Reader) Next() Entry {
-	for {
-		text, err := r.readLine()
-		if err != nil {
-			return Entry{Line: r.line, Err: err}
-		}
-		if len(bytes.TrimSpace(text)) == 0 {
-			continue
-		}
-		e := Entry{Line: r.line}
-		e.Task, e.Err = ParseLine(text)
-		return e
 	}
 }
 

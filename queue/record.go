@@ -18,7 +18,6 @@ import (
 
 // call is one script call of asynq's, first recorded and then answered.
 type call struct {
-	queue  string
 	source string // of the script
 	sha    string
 	keys   []string
@@ -70,8 +69,8 @@ func (r *recorder) Eval(ctx context.Context, script string, keys []string, args 
 }
 
 // record has asynq build the call that would enqueue the task.
-func record(ctx context.Context, client *asynq.Client, queue string, task *asynq.Task, opts ...asynq.Option) (*call, error) {
-	c := &call{queue: queue}
+func record(ctx context.Context, client *asynq.Client, task *asynq.Task, opts ...asynq.Option) (*call, error) {
+	c := &call{}
 	if _, err := client.EnqueueContext(context.WithValue(ctx, callKey{}, c), task, opts...); err != nil {
 		return nil, err
 	}
@@ -87,15 +86,16 @@ func (c *call) meaning(ctx context.Context, client *asynq.Client, task *asynq.Ta
 	return err
 }
 
-// exec sends the calls in one pipeline, in order. Each then has its answer, which may be an error. The
+// exec sends the items' calls in one pipeline, in order. Each then has its answer, which may be an error. The
 // first call of a script carries its source: Redis may have lost it, and calls that were sent again later
 // would change the order. In a cluster, different queues may be on different nodes.
-func exec(ctx context.Context, rdb redis.UniversalClient, calls []*call) {
+func exec(ctx context.Context, rdb redis.UniversalClient, items []*item) {
 	type script struct{ sha, queue string }
 	carried := map[script]bool{}
 	p := rdb.Pipeline()
-	for _, c := range calls {
-		key := script{c.sha, c.queue}
+	for _, it := range items {
+		c := it.call
+		key := script{c.sha, it.result.Queue}
 		if carried[key] {
 			c.answer = p.EvalSha(ctx, c.sha, c.keys, c.args...)
 		} else {

@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -49,24 +51,25 @@ func (t Task) validate(now time.Time, found faults) faults {
 		check("max_retry", rangeFault(int64(*t.MaxRetry), 0, MaxRetries))
 	}
 	check("priority", rangeFault(int64(t.Priority), -MaxPriority, MaxPriority))
-	check("delay", durationFault(t.Delay))
-	check("timeout", durationFault(t.Timeout))
-	check("remember", durationFault(t.Remember))
-	check("max_wait", durationFault(t.MaxWait))
+	check("delay", durationFault(t.Delay, t.Delay.String()))
+	check("timeout", durationFault(t.Timeout, t.Timeout.String()))
+	check("remember", durationFault(t.Remember, t.Remember.String()))
+	check("max_wait", durationFault(t.MaxWait, t.MaxWait.String()))
 	check("deadline", deadlineFault(t.Deadline, t.Delay, now))
-	switch isHTTP := t.Type == TypeHTTP; {
-	case isHTTP && t.Payload != nil:
-		check("payload", fmt.Sprintf("a task of type %q has none; its request stands in http", TypeHTTP))
-	case t.Payload != nil && !jsontext.Value(t.Payload).IsValid(jsontext.AllowDuplicateNames(true)):
+	if t.Type == TypeHTTP {
+		if t.Payload != nil {
+			check("payload", `a task of type "http" has none; its request stands in http`)
+		}
+		if t.HTTP == nil {
+			check("http", `required by type "http", with at least a url`)
+		}
+		return t.HTTP.validate(found)
+	}
+	if t.Payload != nil && !jsontext.Value(t.Payload).IsValid(jsontext.AllowDuplicateNames(true)) {
 		check("payload", "not one JSON value, in UTF-8")
 	}
-	switch isHTTP := t.Type == TypeHTTP; {
-	case isHTTP && t.HTTP == nil:
-		check("http", fmt.Sprintf("required by type %q, with at least a url", TypeHTTP))
-	case isHTTP:
-		found = t.HTTP.validate(found)
-	case t.HTTP != nil:
-		check("http", fmt.Sprintf("only a task of type %q has it; others carry a payload", TypeHTTP))
+	if t.HTTP != nil {
+		check("http", `only a task of type "http" has it; others carry a payload`)
 	}
 	return found
 }
@@ -102,11 +105,10 @@ func checkScope(text string) faults {
 	if text == "" {
 		return faults{{Field: "scope", Reason: "required; the path it spends from, such as payments/acme"}}
 	}
-	_, err := policy.ParseScope(text)
-	if err == nil {
-		return nil
+	if _, err := policy.ParseScope(text); err != nil {
+		return faults{scopeFault(err)}
 	}
-	return faults{scopeFault(err)}
+	return nil
 }
 
 // scopeFault reports throttle's refusal of a scope under the field's own name.
@@ -115,14 +117,11 @@ func scopeFault(err error) Fault {
 }
 
 func costFault(err *policy.CostError) Fault {
+	reason := fmt.Sprintf("%d can never pass: rule %q admits %d at most", err.Cost, err.Rule, err.Capacity)
 	if err.Unit != "" && err.Unit != policy.Requests {
-		return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
-			"costs %d %s, and the most that rule %q can ever admit is %d; split the task, or raise the rule's burst or limit",
-			err.Cost, err.Unit, err.Rule, err.Capacity)}
+		reason = fmt.Sprintf("costs %d %s, and the most that rule %q can ever admit is %d", err.Cost, err.Unit, err.Rule, err.Capacity)
 	}
-	return Fault{Field: "cost", Err: err, Reason: fmt.Sprintf(
-		"%d can never pass: rule %q admits %d at most; split the task, or raise the rule's burst or limit",
-		err.Cost, err.Rule, err.Capacity)}
+	return Fault{Field: "cost", Err: err, Reason: reason + "; split the task, or raise the rule's burst or limit"}
 }
 
 func rangeFault(n, low, high int64) string {
@@ -168,28 +167,28 @@ func queueFault(name string) string {
 // whole days ("30d"). Accepted values are 0, and 1 microsecond to ten years.
 func ParseDuration(text string) (time.Duration, error) {
 	d, ok := duration.Parse(text)
+	fault := durationFault(d, strconv.Quote(clip(text)))
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("%q is no duration, such as 500ms, 90s, 24h or 30d", clip(text))
-	case d < 0:
-		return 0, fmt.Errorf("%q is negative", clip(text))
-	case d < minDuration && strings.ContainsAny(text, "123456789"):
-		return 0, fmt.Errorf("%q is below a microsecond", clip(text))
-	case d > maxDuration:
-		return 0, fmt.Errorf("%q is above ten years (3650d)", clip(text))
+		fault = fmt.Sprintf("%q is no duration, such as 500ms, 90s, 24h or 30d", clip(text))
+	case d == 0 && strings.ContainsAny(text, "123456789"): // less than a nanosecond
+		fault = durationFault(1, strconv.Quote(clip(text)))
+	}
+	if fault != "" {
+		return 0, errors.New(fault)
 	}
 	return d, nil
 }
 
-// durationFault refuses the values that ParseDuration refuses.
-func durationFault(d time.Duration) string {
+// durationFault refuses what ParseDuration refuses. text is the duration as it was written.
+func durationFault(d time.Duration, text string) string {
 	switch {
 	case d < 0:
-		return fmt.Sprintf("%v is negative", d)
-	case d > 0 && d < minDuration:
-		return fmt.Sprintf("%v is below a microsecond", d)
+		return text + " is negative"
+	case 0 < d && d < minDuration:
+		return text + " is below a microsecond"
 	case d > maxDuration:
-		return fmt.Sprintf("%v is above ten years (%v)", d, maxDuration)
+		return text + " is above ten years (3650d)"
 	}
 	return ""
 }

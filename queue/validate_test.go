@@ -31,7 +31,7 @@ func TestValidate(t *testing.T) {
 			`type: "a\x01" holds a control character; scope: "a//b": name 2 is empty; write 1 to 128 bytes; id: not valid UTF-8; ` +
 				`cost: -1 is below 1; queue: "ä"; a queue name is letters, digits, _, - and .; max_retry: -1 is below 0; ` +
 				"priority: 1000000000 is above 1000000; delay: -1s is negative; timeout: 1ns is below a microsecond; " +
-				"remember: 96360h0m0s is above ten years (87600h0m0s); max_wait: -1h0m0s is negative; deadline: 1970-01-01T00:00:00Z has passed; " +
+				"remember: 96360h0m0s is above ten years (3650d); max_wait: -1h0m0s is negative; deadline: 1970-01-01T00:00:00Z has passed; " +
 				`payload: not one JSON value, in UTF-8; http: only a task of type "http" has it; others carry a payload`,
 		},
 		"payload of two values": {queue.Task{Type: "mail", Scope: "a", Payload: []byte("1 2")}, "payload: not one JSON value, in UTF-8"},

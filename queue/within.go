@@ -38,10 +38,3 @@ func (w *Within) check(t Task, found faults) faults {
 	}
 	return found
 }
-
-// with returns a task with its defaults and its id in asynq.
-func (c *Client) with(t Task) Task {
-	t = t.withDefaults()
-	t.ID = c.within.ownID(t.ID)
-	return t
-}
