@@ -16,12 +16,11 @@ import (
 // enqueued is Valid, and one that repeats the id and queue of an earlier entry is a Duplicate. It does
 // not check whether an id is taken in Redis.
 //
-// Expected starts come from the Client's Limiter; without one there are none. They begin with the
-// current state of the limits and queues, and add the costs of the entries in their order: each rule
-// admits at its own rate, scopes that share a rule take turns, and the latest rule counts. Priorities and
-// the weights of queues are not considered; they do not change DoneAt. Under a concurrency rule runs
-// take as long as those that ended lately, and a start has a range. A pause with a known end delays all
-// starts by it. Result.Reason says why a task has no expected start.
+// Expected starts need the Client's Limiter. They begin with the current state of the limits and queues,
+// and add the costs of the entries in their order: each rule admits at its own rate, scopes that share a
+// rule take turns, and the latest rule counts. Priorities and the weights of queues are left out; they do
+// not change DoneAt. Under a concurrency rule runs take as long as those that ended lately, and a start
+// has a range. A pause delays all starts by its rest. Result.Reason says why a start is unknown.
 //
 // For a single scope, each start is accurate to two windows of its rules, and with costs above 1 to a
 // thirtieth. If scopes share a rule, a start takes no later entries into account; DoneAt does, and may be
@@ -84,7 +83,7 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		f.sum.unknownStart(now.Add(t.Delay))
 		return r, nil
 	}
-	start, err := f.outlook.add(ctx, t.Scope, spending{t.Cost, t.Costs})
+	start, err := f.outlook.add(ctx, t)
 	if err != nil {
 		return r, err
 	}
@@ -272,15 +271,15 @@ func newRuleSum(r throttle.RuleForecast, name Binding, seen time.Time) *ruleSum 
 }
 
 // add adds a task at the end of its scope's queue and returns its expected start.
-func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment, error) {
-	l, err := o.line(ctx, scope)
+func (o *outlook) add(ctx context.Context, t Task) (moment, error) {
+	l, err := o.line(ctx, t.Scope)
 	if err != nil {
 		return moment{}, err
 	}
 	for i, r := range l.rules {
-		l.own[i] += r.waste(r.cost(cost))
+		l.own[i] += r.waste(r.cost(t))
 	}
-	start := l.start(cost)
+	start := l.start(t)
 	if !l.until.IsZero() && start.at.After(l.until) {
 		return moment{why: ReasonHours}, nil // from then on, other rules determine it
 	}
@@ -288,8 +287,8 @@ func (o *outlook) add(ctx context.Context, scope string, cost spending) (moment,
 		return start, nil // it takes nothing from others
 	}
 	for i, r := range l.rules {
-		l.own[i] += r.cost(cost)
-		r.units += r.cost(cost)
+		l.own[i] += r.cost(t)
+		r.units += r.cost(t)
 		if !l.stood {
 			r.lines++
 		}
@@ -304,16 +303,16 @@ func (o *outlook) end() (end moment) {
 		if !l.last.known {
 			continue
 		}
-		if last := l.start(spending{}); last.known && (!end.known || last.at.After(end.at)) {
+		if last := l.start(Task{}); last.known && (!end.known || last.at.After(end.at)) {
 			end = last
 		}
 	}
 	return end
 }
 
-// start returns the expected start of a task with a cost at the end of the scope's queue; for the zero
-// cost, that of the last task in the queue.
-func (l *lineSum) start(cost spending) moment {
+// start returns the expected start of a task at the end of the scope's queue; for the zero Task, that of
+// the last task in the queue.
+func (l *lineSum) start(t Task) moment {
 	start, from := l.last, l.seen
 	if l.held.why != "" {
 		if from = l.held.at; !l.held.known {
@@ -326,10 +325,10 @@ func (l *lineSum) start(cost spending) moment {
 	timed := l.held.known
 	var full *ruleSum // by runs of which nothing is known
 	for i, r := range l.rules {
-		if r.Paused || l.own[i]+r.cost(cost) == 0 {
+		if r.Paused || l.own[i]+r.cost(t) == 0 {
 			continue // neither this task nor any before it takes units of the rule
 		}
-		wait := r.AdmitsIn(r.turn(l, i, cost))
+		wait := r.AdmitsIn(r.turn(l, i, t))
 		switch {
 		case !wait.Known() && r.why() == ReasonRun:
 			full = r
@@ -346,10 +345,10 @@ func (l *lineSum) start(cost spending) moment {
 	return start
 }
 
-// turn returns how many units the rule has given once it has given all units of a scope's queue and a
-// cost after them. The other scopes take one turn for each turn of this one.
-func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
-	mine := l.own[i] + r.cost(cost)
+// turn returns how many units the rule has given once it has given all those of a scope's queue and of a
+// task after them. The other scopes take one turn for each turn of this one.
+func (r *ruleSum) turn(l *lineSum, i int, t Task) int64 {
+	mine := l.own[i] + r.cost(t)
 	others, lines := r.units-l.own[i], r.lines
 	if l.stood {
 		lines--
@@ -362,23 +361,17 @@ func (r *ruleSum) turn(l *lineSum, i int, cost spending) int64 {
 	return mine + others
 }
 
-// spending is the cost of a task: a number, or by unit. The zero spending is no cost.
-type spending struct {
-	each int64
-	by   policy.Costs
-}
-
-// cost returns how many units of the rule a spending takes.
-func (r *ruleSum) cost(cost spending) int64 {
+// cost returns how many units of the rule a task takes; none for the zero Task.
+func (r *ruleSum) cost(t Task) int64 {
 	switch {
-	case r.Algorithm == policy.Concurrency && cost.by != nil:
+	case r.Algorithm == policy.Concurrency && t.Costs != nil:
 		return 1
 	case r.Algorithm == policy.Concurrency:
-		return min(cost.each, 1)
-	case cost.by != nil:
-		return cost.by.Of(r.Unit)
+		return min(t.Cost, 1)
+	case t.Costs != nil:
+		return t.Costs.Of(r.Unit)
 	}
-	return cost.each
+	return t.Cost
 }
 
 // waste discards the rest of a window if a cost does not fit into it: no later task of the queue can

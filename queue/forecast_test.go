@@ -264,7 +264,7 @@ func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []in
 	scopes, costs := h.fill(r, w, 1000)
 	var told []time.Time
 	for i, s := range scopes {
-		m, err := o.add(t.Context(), fmt.Sprint(s), spending{each: costs[i]})
+		m, err := o.add(t.Context(), Task{Scope: fmt.Sprint(s), Cost: costs[i]})
 		if err != nil || !m.known {
 			t.Fatalf("seed %d: %+v %v", seed, m, err)
 		}
@@ -376,7 +376,7 @@ func TestForecastEndsWithHours(t *testing.T) {
 		At: at, Until: at.Add(10 * time.Second), Rules: []throttle.RuleForecast{{RuleState: bucket, Units: 1, Per: time.Second}},
 	}})
 	for i := range 100 {
-		start, err := o.add(t.Context(), "p/x", spending{each: 1})
+		start, err := o.add(t.Context(), Task{Scope: "p/x", Cost: 1})
 		if err != nil || start.known != (i <= 10) {
 			t.Fatalf("task %d: %+v, %v", i, start, err)
 		}
@@ -416,7 +416,7 @@ func TestForecastPaused(t *testing.T) {
 		{"q", 0, Binding{}, false, "q"},
 		{"p/a", time.Hour, Binding{"p", "rate"}, true, "q"},
 	} {
-		got, err := o.add(t.Context(), step.scope, spending{each: 1})
+		got, err := o.add(t.Context(), Task{Scope: step.scope, Cost: 1})
 		if err != nil || got.known != step.known || got.known && (got.by != step.by || got.at.Sub(began) < step.least || got.at.Sub(began) > step.least+time.Minute) {
 			t.Errorf("%s: %+v, %v; want %+v", step.scope, got, err, step)
 		}

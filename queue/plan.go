@@ -100,5 +100,5 @@ func (c *Client) binding(ctx context.Context, scope string) Binding {
 	if err != nil || !l.stood {
 		return Binding{}
 	}
-	return l.start(spending{}).by
+	return l.start(Task{}).by
 }

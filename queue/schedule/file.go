@@ -24,22 +24,8 @@ type File struct {
 	Schedules []*Schedule // in the order of the text
 }
 
-// FileError is the error of a refused file. The file is refused as a whole. Faults lists all of its
-// faults, in the order of the text.
-type FileError struct {
-	Name   string
-	Faults []policy.Fault
-}
-
-// Error lists every fault, one per line, each as "schedules.yaml:12:5: path: reason", a form that
-// editors can jump to.
-func (e *FileError) Error() string {
-	lines := make([]string, len(e.Faults))
-	for i, f := range e.Faults {
-		lines[i] = e.Name + ":" + f.String()
-	}
-	return strings.Join(lines, "\n")
-}
+// FileError is the error of a refused file, with every fault in it.
+type FileError = policy.Error
 
 // Load reads the schedules.yaml at path. The error is a *FileError that names path, or that of the
 // file system.
@@ -89,7 +75,7 @@ func (f *File) Check(p *policy.Policy) error {
 		if _, given := s.places["cost"]; given && errors.As(err, new(*policy.CostError)) {
 			name = "cost"
 		}
-		r.fault(s.places[name], diag.PathTo("schedules", s.Name)+".task."+name, "%s", strings.TrimPrefix(err.Error(), "throttle: "))
+		r.ofTask(s, name, strings.TrimPrefix(err.Error(), "throttle: "))
 	}
 	return r.err(f.Name)
 }
@@ -99,15 +85,18 @@ func (f *File) Check(p *policy.Policy) error {
 func (f *File) CheckMethods(allowed []string) error {
 	r := &reader{}
 	for _, s := range f.Schedules {
-		invalid, ok := errors.AsType[*queue.InvalidError](s.Task.CheckMethod(allowed))
-		if !ok {
-			continue
-		}
-		for _, fault := range invalid.Faults {
-			r.fault(s.places[fault.Field], diag.PathTo("schedules", s.Name)+".task."+fault.Field, "%s", fault.Reason)
+		if invalid, ok := errors.AsType[*queue.InvalidError](s.Task.CheckMethod(allowed)); ok {
+			for _, fault := range invalid.Faults {
+				r.ofTask(s, fault.Field, fault.Reason)
+			}
 		}
 	}
 	return r.err(f.Name)
+}
+
+// ofTask reports a fault of a field of a schedule's task.
+func (r *reader) ofTask(s *Schedule, field, reason string) {
+	r.Add(s.places[field], diag.PathTo("schedules", s.Name)+".task."+field, reason)
 }
 
 var scheduleFields = []string{"cron", "timezone", "jitter", "catch_up", "task"}
@@ -176,19 +165,15 @@ func (r *reader) times(s *Schedule, given map[string]field) {
 		text, ok := r.text(f, "a name of the IANA list, such as America/Los_Angeles")
 		if s.Timezone = text; ok && text == "" {
 			r.bad(f, "is empty; write UTC, or leave it out")
-		} else if _, err := wallclock.Zone(text); ok && err != nil {
-			r.clock(f, err)
-		} else if ok {
+		} else if _, err := wallclock.Zone(text); ok && r.clock(f, err) {
 			zone = text
 		}
 	}
 	if f, ok := given["cron"]; ok {
 		if text, ok := r.text(f, `five fields, such as "0 6 * * 1-5", or "@daily"`); ok {
-			s.Cron = text
-			var err error
-			if s.runs, err = wallclock.Parse(text, zone); err != nil {
-				r.clock(f, err)
-			}
+			runs, err := wallclock.Parse(text, zone)
+			s.Cron, s.runs = text, runs
+			r.clock(f, err)
 		}
 	}
 	if f, ok := given["jitter"]; ok {
@@ -196,11 +181,12 @@ func (r *reader) times(s *Schedule, given map[string]field) {
 	}
 }
 
-// clock reports a fault from package wallclock.
-func (r *reader) clock(f field, err error) {
+// clock reports whether package wallclock accepted a value, and adds the fault if it did not.
+func (r *reader) clock(f field, err error) bool {
 	if we, ok := errors.AsType[*wallclock.Error](err); ok {
-		r.fault(f.Place(), f.path, "%s", we.Reason)
+		r.Add(f.Place(), f.path, we.Reason)
 	}
+	return err == nil
 }
 
 func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
@@ -211,16 +197,13 @@ func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
 	d, err := queue.ParseDuration(text)
 	switch {
 	case err != nil:
-		r.fault(f.Place(), f.path, "%s", err)
+		r.Add(f.Place(), f.path, err.Error())
 	case d == 0 || d%time.Second != 0:
 		r.bad(f, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
-	case runs == nil: // there is nothing to compare it with
-	case d >= runs.Gap():
+	case runs != nil && d >= runs.Gap():
 		r.bad(f, "is %v and the runs are as close as %v; write less than that", d, runs.Gap())
-	default:
-		return d
 	}
-	return 0
+	return d
 }
 
 func (r *reader) catchUp(f field) CatchUp {
