@@ -168,18 +168,10 @@ func (t Task) due(now time.Time) time.Time {
 
 // secondAtOrAfter rounds up: asynq drops fractions of a second, and a task with a delay of 1.9 s must
 // not start after 1 s.
-func secondAtOrAfter(at time.Time) time.Time {
-	whole := at.Truncate(time.Second)
-	if whole.Before(at) {
-		whole = whole.Add(time.Second)
-	}
-	return whole
-}
+func secondAtOrAfter(at time.Time) time.Time { return at.Add(time.Second - 1).Truncate(time.Second) }
 
 // wholeSeconds rounds up, for the same reason.
-func wholeSeconds(d time.Duration) time.Duration {
-	return (d + time.Second - 1).Truncate(time.Second)
-}
+func wholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 
 // encodeJSON writes the fields of maps in order, so that equal tasks have equal payloads.
 func encodeJSON(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }

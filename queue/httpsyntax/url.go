@@ -97,10 +97,11 @@ func Host(host string) (ascii, fault string) {
 		return host, ""
 	}
 	ascii, ok := toASCII(host)
+	_, notAddress := netip.ParseAddr(ascii)
 	switch {
 	case !ok:
 		return "", "is not a name that IDNA allows"
-	case isAddress(ascii):
+	case notAddress == nil:
 		return ascii, ""
 	case !validName(ascii):
 		return "", "has a part that is not 1 to 63 letters, digits, - and _"
@@ -108,11 +109,6 @@ func Host(host string) (ascii, fault string) {
 		return "", "is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1"
 	}
 	return ascii, ""
-}
-
-func isAddress(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil
 }
 
 // toASCII returns a name in ASCII, and false if IDNA does not allow the name. A name in ASCII stays

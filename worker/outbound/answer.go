@@ -78,7 +78,7 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 	if err.Limited || retried(resp.StatusCode) {
 		return err
 	}
-	return permanent(err)
+	return permanent{err}
 }
 
 // beyondSnippet is how much more is read than shown, so that a secret that the cut would split is

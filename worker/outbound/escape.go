@@ -1,8 +1,9 @@
 package outbound
 
 import (
-	"encoding/hex"
 	"html"
+	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -62,9 +63,8 @@ func utf16Unit(s string) (rune, bool) {
 	if len(s) < 6 || s[:2] != `\u` {
 		return 0, false
 	}
-	var unit [2]byte
-	_, err := hex.Decode(unit[:], []byte(s[2:6]))
-	return rune(unit[0])<<8 | rune(unit[1]), err == nil
+	unit, err := strconv.ParseUint(s[2:6], 16, 16)
+	return rune(unit), err == nil
 }
 
 func unescapeHTML(dst []byte, s string) ([]byte, int) {
@@ -81,12 +81,9 @@ func unescapeHTML(dst []byte, s string) ([]byte, int) {
 }
 
 func unescapeURL(dst []byte, s string) ([]byte, int) {
-	if len(s) < 3 {
+	text, err := url.PathUnescape(s[:min(len(s), 3)])
+	if err != nil {
 		return dst, 0
 	}
-	var c [1]byte
-	if _, err := hex.Decode(c[:], []byte(s[1:3])); err != nil {
-		return dst, 0
-	}
-	return append(dst, c[0]), 3
+	return append(dst, text...), 3
 }

@@ -14,13 +14,10 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// final is an error that no retry can cure. Its text is that of the error alone (asynq keeps the text
-// of an archived task's last error), and it also wraps asynq.SkipRetry.
-type final struct{ error }
+// permanent is an error that no retry can cure. It wraps asynq.SkipRetry, whose text is not in its own.
+type permanent struct{ error }
 
-func permanent(err error) error { return final{err} }
-
-func (f final) Unwrap() []error { return []error{f.error, asynq.SkipRetry} }
+func (p permanent) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
 
 // noAnswer is a failure before any answer came. Its text is safe; the causes it wraps are of types
 // whose text contains nothing of the request.
@@ -37,7 +34,7 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	var blocked *BlockedError
 	switch {
 	case errors.As(err, &blocked):
-		return permanent(blocked)
+		return permanent{blocked}
 	case errors.Is(err, errSentOnce):
 		return &noAnswer{text: fmt.Sprintf("outbound: %s: %s", c.target(), errSentOnce)}
 	case ctx.Err() != nil:
@@ -67,12 +64,11 @@ func (c *call) reason(err, harmless error) string {
 
 // ended returns the error of a run whose ctx ended. errors.Is finds ctx's error and its cause.
 func ended(ctx context.Context, c *call, after time.Duration) error {
-	e := &noAnswer{causes: []error{ctx.Err()}}
+	how := "cancelled"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		e.text = fmt.Sprintf("outbound: timed out after %s waiting for %s", legible(after), c.target())
-	} else {
-		e.text = fmt.Sprintf("outbound: cancelled after %s waiting for %s", legible(after), c.target())
+		how = "timed out"
 	}
+	e := &noAnswer{fmt.Sprintf("outbound: %s after %s waiting for %s", how, legible(after), c.target()), []error{ctx.Err()}}
 	if cause := context.Cause(ctx); !errors.Is(ctx.Err(), cause) {
 		e.causes = append(e.causes, cause)
 		e.text += ": " + clean(cause.Error(), 200)

@@ -184,7 +184,7 @@ func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := h.parse(t.Payload())
 	if bad, ok := errors.AsType[*PayloadError](err); ok {
-		return permanent(bad)
+		return permanent{bad}
 	} else if err != nil {
 		return err
 	}

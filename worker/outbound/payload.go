@@ -1,6 +1,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -59,10 +60,7 @@ func (h *Handler) parse(data []byte) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &call{method: p.Method, body: p.Body, source: p, given: given}
-	if c.method == "" {
-		c.method = http.MethodGet
-	}
+	c := &call{method: cmp.Or(p.Method, http.MethodGet), body: p.Body, source: p, given: given}
 	if reason := httpsyntax.Methods(h.cfg.AllowMethods).Fault(c.method); reason != "" {
 		if httpsyntax.MethodFault(c.method) == "" {
 			reason += "; if it is meant, start the worker with -allow-method NAME"
