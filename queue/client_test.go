@@ -265,7 +265,7 @@ func TestClientRefusesMethods(t *testing.T) {
 		valid   bool
 	}{
 		{"GET", nil, "", true},
-		{"PROPFIND", nil, fmt.Sprintf(list, "PROPFIND") + "; if it is meant, -allow-method allows it, here and for the workers", true},
+		{"PROPFIND", nil, fmt.Sprintf(list, "PROPFIND") + "; if it is meant, name it with -allow-method, for enqueue and the workers", true},
 		{"PROPFIND", []string{"PROPFIND"}, "", true},
 		{"DEL", []string{"PROPFIND", "TRACE"}, fmt.Sprintf(list, "DEL") + ", PROPFIND, TRACE; if", true},
 		{"TRACE", []string{"TRACE"}, "credentials", false},

@@ -53,13 +53,8 @@ func (t Task) checkMethod(allowed []string, found faults) faults {
 	if t.HTTP == nil || t.HTTP.Method == "" || found.has("http.method") {
 		return found
 	}
-	method := t.HTTP.Method
-	switch reason := httpsyntax.Methods(allowed).Fault(method); {
-	case reason == "":
-	case httpsyntax.MethodFault(method) != "":
-		found.add("http.method", "%q: %s", clip(method), reason)
-	default:
-		found.add("http.method", "%q: %s; if it is meant, -allow-method allows it, here and for the workers", clip(method), reason)
+	if reason := httpsyntax.Methods(allowed).Fault(t.HTTP.Method); reason != "" {
+		found.add("http.method", "%q: %s", clip(t.HTTP.Method), reason)
 	}
 	return found
 }

@@ -119,7 +119,7 @@ func TestAllowMethod(t *testing.T) {
 	url, _ := private(t)
 	const line = `{"type":"http","scope":"a","http":{"method":"PROPFIND","url":"http://h"}}` + "\n"
 	schedules := "schedules: {x: {cron: '@daily', task: {type: http, scope: a, http: {method: PROPFIND, url: 'http://h'}}}}"
-	const fault = `"PROPFIND": not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, -allow-method allows it, here and for the workers`
+	const fault = `"PROPFIND": not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, name it with -allow-method, for enqueue and the workers`
 	for name, tt := range map[string]struct {
 		stdin string
 		args  []string

@@ -45,7 +45,8 @@ func (m Methods) Fault(method string) string {
 	if upper := strings.ToUpper(method); upper != method && slices.Contains(standard, upper) {
 		return "a method is written in upper case: " + upper
 	}
-	return "not one of " + strings.Join(slices.Concat(standard, m), ", ")
+	return "not one of " + strings.Join(slices.Concat(standard, m), ", ") +
+		"; if it is meant, name it with -allow-method, for enqueue and the workers"
 }
 
 // Token reports whether s is a token of RFC 9110 section 5.6.2, as methods and names of headers are.

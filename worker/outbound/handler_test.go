@@ -218,7 +218,7 @@ func TestBadPayloadSaysWhichField(t *testing.T) {
 		{`{"url":"http://user:hu/sh@host/"}`, "url", "not a valid URL"},
 		{`{"url":"http://host/\nhush"}`, "url", "a control character at position 13; leave it out, or behind the host write it as %0A"},
 		{`{` + u + `,"method":"hush hush"}`, "method", "not an HTTP method"},
-		{`{` + u + `,"method":"DEL"}`, "method", "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, start the worker with -allow-method NAME"},
+		{`{` + u + `,"method":"DEL"}`, "method", "not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS; if it is meant, name it with -allow-method, for enqueue and the workers"},
 		{`{` + u + `,"method":7}`, "method", "must be a string"},
 		{`{` + u + `,"body":{"hush":1}}`, "body", "must be a string"},
 		{`{` + u + `,"headers":[]}`, "headers", "object"},

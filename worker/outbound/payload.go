@@ -62,9 +62,6 @@ func (h *Handler) parse(data []byte) (*call, error) {
 	}
 	c := &call{method: cmp.Or(p.Method, http.MethodGet), body: p.Body, source: p, given: given}
 	if reason := httpsyntax.Methods(h.cfg.AllowMethods).Fault(c.method); reason != "" {
-		if httpsyntax.MethodFault(c.method) == "" {
-			reason += "; if it is meant, start the worker with -allow-method NAME"
-		}
 		return nil, &PayloadError{"method", reason}
 	}
 	if err := c.parseURL(p.URL); err != nil {
