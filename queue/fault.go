@@ -83,9 +83,8 @@ func (f faults) err() error {
 }
 
 // clip shortens input that a message quotes.
-func clip[T string | []byte](text T) string {
+func clip(s string) string {
 	const most = 60
-	s := string(text)
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}

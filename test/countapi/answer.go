@@ -1,6 +1,7 @@
 package countapi
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,31 +10,15 @@ import (
 	"time"
 )
 
-// Answer is how the API treats a call, which its query says:
-// ?latency=20ms&status=201&fail=503&times=1&retry_after=2
-// The zero value answers 200 at once.
-type Answer struct {
-	// Latency is the time between a call's arrival and its answer.
-	// Defaults to 0.
-	Latency time.Duration
-	// Status is what is answered. Defaults to 200.
-	Status int
-	// Fail is what the first Times calls of each task id are answered instead.
-	// Defaults to 503 where Times is set.
-	Fail int
-	// Times is how many calls of each task id fail before one gets Status.
-	// Defaults to 0, or to 1 where Fail is set.
-	Times int
-	// RetryAfter is sent in the header of that name, in whole seconds rounded
-	// up, with every answer that is no 2xx. Defaults to none.
-	RetryAfter time.Duration
+// answer is how the API treats a call, by its query: ?latency=20ms&fail=503&times=1&retry_after=2. The zero answer is 200 at once.
+type answer struct {
+	latency    time.Duration // from a call's arrival to its answer
+	fail       int           // the status of the first calls of each task id; 0: none fails
+	times      int           // how many calls of an id fail
+	retryAfter int           // seconds, in the header of that name of a call that fails; 0: none
 }
 
-// answerOf returns what a query asks for.
-func answerOf(query string) (a Answer, err error) {
-	if query == "" {
-		return a, nil
-	}
+func answerOf(query string) (a answer, err error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return a, err
@@ -41,19 +26,19 @@ func answerOf(query string) (a Answer, err error) {
 	for name, v := range values {
 		switch name {
 		case "latency":
-			a.Latency, err = time.ParseDuration(v[0])
-		case "status":
-			a.Status, err = status(v[0])
+			a.latency, err = time.ParseDuration(v[0])
 		case "fail":
-			a.Fail, err = status(v[0])
+			a.fail, err = strconv.Atoi(v[0])
+			a.times = max(1, a.times)
+			if err == nil && (a.fail < 200 || a.fail > 999) {
+				err = errors.New("a status is a number from 200 to 999")
+			}
 		case "times":
-			a.Times, err = strconv.Atoi(v[0])
+			a.times, err = strconv.Atoi(v[0])
 		case "retry_after":
-			var s int
-			s, err = strconv.Atoi(v[0])
-			a.RetryAfter = time.Duration(s) * time.Second
+			a.retryAfter, err = strconv.Atoi(v[0])
 		default:
-			err = fmt.Errorf("use latency, status, fail, times or retry_after")
+			err = errors.New("use latency, fail, times or retry_after")
 		}
 		if err != nil {
 			return a, fmt.Errorf("query %s=%s: %w", name, v[0], err)
@@ -62,29 +47,12 @@ func answerOf(query string) (a Answer, err error) {
 	return a, nil
 }
 
-func status(s string) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err == nil && (n < 200 || n > 999) {
-		err = fmt.Errorf("a status is a number from 200 to 999")
+// status returns the status of the n-th call of one id, from 1.
+func (a answer) status(n int) int {
+	if a.fail != 0 && n <= a.times {
+		return a.fail
 	}
-	return n, err
-}
-
-// status returns what the n-th call of one id is answered, from 1.
-func (a Answer) status(n int) int {
-	times := a.Times
-	if times == 0 && a.Fail != 0 {
-		times = 1
-	}
-	switch {
-	case n > times && a.Status == 0:
-		return http.StatusOK
-	case n > times:
-		return a.Status
-	case a.Fail == 0:
-		return http.StatusServiceUnavailable
-	}
-	return a.Fail
+	return http.StatusOK
 }
 
 // scopeOf returns the names below /v1/ joined by "/".

@@ -14,8 +14,7 @@ import (
 // Open is the Departed of a call that has not been answered yet.
 const Open time.Duration = -1
 
-// Call is one request as the API saw it. Times count from the log's epoch by
-// the monotonic clock, in nanoseconds, so that they never run backwards.
+// Call is one request as the API saw it. Times count from the log's epoch by the monotonic clock.
 type Call struct {
 	Seq      int64         `json:"seq"`   // 1, 2, … in the order in which calls were logged
 	ID       string        `json:"id"`    // header X-Task-Id; "" when absent
@@ -28,11 +27,11 @@ type Call struct {
 	Costs map[string]int64 `json:"costs,omitempty"` // by unit, where X-Task-Cost says them; requests are always there
 }
 
-// Succeeded says whether the answer was a 2xx.
+// Succeeded reports whether the answer was a 2xx.
 func (c Call) Succeeded() bool { return c.Status >= 200 && c.Status < 300 }
 
-// price reads what a call says it costs.
-func (c *Call) price(text string) error {
+// setCost reads the header X-Task-Cost.
+func (c *Call) setCost(text string) error {
 	if !strings.Contains(text, "=") {
 		cost, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || cost < 1 {
@@ -60,8 +59,8 @@ type header struct {
 	EpochUnixNS int64     `json:"epoch_unix_ns"`
 }
 
-// ReadLog reads what an API wrote to its Config.Log: the moment from which the
-// calls' times count, and the calls in order of arrival.
+// ReadLog reads what a Server wrote to its Config.Log: the moment from which the calls' times count, and the calls in order of
+// arrival.
 func ReadLog(r io.Reader) (time.Time, []Call, error) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 1<<20)

@@ -1,17 +1,14 @@
 package countapi
 
 import (
-	"context"
 	"net"
 	"sync/atomic"
 	"time"
 )
 
-// stampedConn notes when the first bytes of each request arrived: as the kernel noted it, or
-// when they came out of the socket. net/http reads ahead by one byte while a handler runs, so a stamp may
-// be taken before the handler of its request exists; a client that waits for
-// each answer (every client but a pipelining one) has one request on the way at
-// most, and the stamp is that request's.
+// stampedConn notes when the first bytes of each request arrived, by the kernel or when they came out of the socket. net/http
+// reads ahead by one byte, so a stamp may be there before its request's handler. A client that does not pipeline has one request
+// on the way at most, and the stamp is that request's.
 type stampedConn struct {
 	net.Conn
 	now    func() time.Duration
@@ -54,13 +51,3 @@ func (l stampedListener) Accept() (net.Conn, error) {
 
 // connKey finds the connection of a request in its context.
 type connKey struct{}
-
-func withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
-}
-
-// connOf returns nil for a request that came over no connection of ours.
-func connOf(ctx context.Context) *stampedConn {
-	c, _ := ctx.Value(connKey{}).(*stampedConn)
-	return c
-}

@@ -1,28 +1,19 @@
-// Package countapi is an outbound API that counts what arrives at it, so that
-// tests and the demo can hold a limit against what really reached the other
-// side. It answers any method at /v1/<scope>, with the names of the scope
-// escaped as in any URL, and logs for each request:
+// Package countapi is an outbound API that counts the calls that reach it, so that tests and the demo can judge a limit by what
+// arrived at the other side. It answers any method at /v1/SCOPE, with the names of the scope escaped as in any URL. It logs:
 //
-//   - its arrival, which on Linux is when its first bytes reached the kernel (SO_TIMESTAMPNS): a
-//     machine that is too busy to run the API does not move it. Elsewhere it is when they come out of the socket (by
-//     a wrapped net.Conn: nothing of net/http has run by then). A request that
-//     comes another way, such as through httptest.NewRecorder, is stamped by the
-//     first statement of the handler;
-//   - its departure, which is taken right before its answer is handed to the
-//     socket. The caller cannot have the answer any earlier, so a call that
-//     starts when another has ended is never seen to overlap it. Of a call that
-//     its caller gave up, it is the moment when the API noticed;
-//   - the task's id and cost, from the headers X-Task-Id and X-Task-Cost, which is a
-//     number, or one for each unit: requests=1,tokens=1500.
+//   - the arrival of a request: on Linux when its first bytes reached the kernel (SO_TIMESTAMPNS), so that a busy machine does not
+//     move it, and elsewhere when they came out of the socket;
+//   - its departure, right before the answer is written, so that a call that starts when another has ended never overlaps it. For a
+//     call that its caller gave up, it is the moment at which the API noticed;
+//   - the task's id and cost, from the headers X-Task-Id and X-Task-Cost: a number, or requests=1,tokens=1500.
 //
-// A bad request (a path that is no scope, a cost that is no number above zero,
-// an unknown query) is answered 400, and counted under its path all the same:
-// whatever arrives is in the log.
+// A bad request (no scope, a bad cost, an unknown query) is answered 400, and is in the log under its path all the same.
 package countapi
 
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,202 +35,201 @@ const StatusGone = 499
 // bodyLimit is how much of a request's body is read before it is refused.
 const bodyLimit = 16 << 20
 
-// Config is how an API is set up.
+// Config configures a Server.
 type Config struct {
-	// Log receives the log as NDJSON: a first line with the epoch, then each
-	// call when it departs; those still open are written by Close. ReadLog reads
-	// it. Defaults to none.
+	// Log receives the log as NDJSON: a first line with the epoch, then each call when it departs; Close writes
+	// those that are still open. ReadLog reads it. Defaults to none.
 	Log io.Writer
 }
 
-// API is the handler and its log. It is safe for concurrent use.
-type API struct {
-	epoch time.Time // with its monotonic reading
+// Server is the API. It is safe for concurrent use.
+type Server struct {
+	epoch    time.Time // with its monotonic reading
+	listener net.Listener
+	http     *http.Server
 
 	mu        sync.Mutex
 	calls     []Call
 	scopes    map[string]string // by themselves
 	seen      map[string]int    // calls by id and target, of those that fail at first
 	succeeded map[string]bool
-	out       *bufio.Writer
+	out       *bufio.Writer // nil: no log, or closed
 	outErr    error
-	closed    bool
 }
 
-// New returns an API whose times count from now.
-func New(cfg Config) *API {
-	a := &API{
-		epoch:     time.Now(),
-		scopes:    map[string]string{},
-		seen:      map[string]int{},
-		succeeded: map[string]bool{},
+// Start starts a Server at addr; "127.0.0.1:0" finds a free port.
+func Start(addr string, cfg Config) (*Server, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("countapi: %w", err)
 	}
-	if cfg.Log != nil {
-		a.out = bufio.NewWriter(cfg.Log)
-		a.write(header{Epoch: a.epoch.UTC(), EpochUnixNS: a.epoch.UnixNano()})
-	}
-	return a
+	return Serve(l, cfg), nil
 }
+
+// Serve starts a Server at l. Its times count from now.
+func Serve(l net.Listener, cfg Config) *Server {
+	s := &Server{epoch: time.Now(), listener: l, scopes: map[string]string{}, seen: map[string]int{}, succeeded: map[string]bool{}}
+	if cfg.Log != nil {
+		s.out = bufio.NewWriter(cfg.Log)
+		s.write(header{Epoch: s.epoch.UTC(), EpochUnixNS: s.epoch.UnixNano()})
+	}
+	s.http = &http.Server{
+		Handler:           http.HandlerFunc(s.serve),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ReadHeaderTimeout: time.Minute,
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
+	}
+	go func() { _ = s.http.Serve(stampedListener{l, s.now}) }() // ends with Close, and says so
+	return s
+}
+
+// Addr returns the host:port at which the API listens.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// URL returns the address of a scope, such as http://127.0.0.1:18080/v1/payments/acme/refunds.
+func (s *Server) URL(scope string) string { return "http://" + s.Addr() + Path(scope) }
 
 // Epoch returns the wall clock at the moment from which calls' times count.
-func (a *API) Epoch() time.Time { return a.epoch }
+func (s *Server) Epoch() time.Time { return s.epoch }
 
 // Log returns every call so far in order of arrival.
-func (a *API) Log() []Call {
-	a.mu.Lock()
-	calls := slices.Clone(a.calls)
-	a.mu.Unlock()
+func (s *Server) Log() []Call {
+	s.mu.Lock()
+	calls := slices.Clone(s.calls)
+	s.mu.Unlock()
 	sortCalls(calls)
 	return calls
 }
 
-// Since returns the calls that were logged after the first n, in the order of
-// their Seq, for those who follow the log while it grows. Calls that are still
-// open are among them and are not told again.
-func (a *API) Since(n int) []Call {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.calls[min(n, len(a.calls)):])
+// Counts returns the number of calls so far and of task ids that were answered with a 2xx.
+func (s *Server) Counts() (calls, succeeded int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.calls), len(s.succeeded)
 }
 
-// Counts returns the number of calls so far and of task ids that were answered
-// with a 2xx. It costs the same however long the log is.
-func (a *API) Counts() (calls, succeeded int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.calls), len(a.succeeded)
+// Close completes the log, stops listening and ends open connections. It returns the first error of writing the log.
+func (s *Server) Close() error {
+	s.closeLog()
+	return errors.Join(s.outErr, s.http.Close())
 }
 
-// ServeHTTP counts the request and answers it.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	arrived := a.now()
-	conn := connOf(r.Context())
-	if conn != nil {
-		if at, ok := conn.take(); ok {
-			arrived = at
+func (s *Server) closeLog() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.calls {
+		if c.Departed == Open {
+			s.write(c)
 		}
 	}
-	call, how, fault := a.parse(r)
-	call.Arrived, call.Departed = arrived, Open
-	n := a.arrive(&call, r.URL, how)
+	if s.out != nil && s.outErr == nil {
+		s.outErr = s.out.Flush()
+	}
+	s.out = nil
+}
 
-	// The body is read to its end, so that the next byte from the connection is
-	// the next request's.
+// serve counts a request and answers it.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	arrived := s.now()
+	conn, _ := r.Context().Value(connKey{}).(*stampedConn)
+	if at, ok := conn.take(); ok {
+		arrived = at
+	}
+	call, how, fault := parse(r)
+	call.Arrived, call.Departed = arrived, Open
+	n := s.arrive(&call, r.URL, how)
+
+	// The body is read to its end, so that the next byte from the connection is the next request's.
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, bodyLimit)); err != nil {
 		fault = errors.Join(fault, err)
 	}
-	if conn != nil {
-		conn.take()
-	}
+	conn.take()
 	if fault != nil {
 		w.Header().Set("Connection", "close")
-		a.depart(call, http.StatusBadRequest)
+		s.depart(call, http.StatusBadRequest)
 		http.Error(w, "countapi: "+fault.Error(), http.StatusBadRequest)
 		return
 	}
-	if !a.linger(r, arrived+how.Latency) {
-		a.depart(call, StatusGone)
+	if !s.linger(r, arrived+how.latency) {
+		s.depart(call, StatusGone)
 		return
 	}
 	status := how.status(n)
-	if how.RetryAfter > 0 && (status < 200 || status > 299) {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64((how.RetryAfter+time.Second-1)/time.Second), 10))
+	if how.retryAfter > 0 && status != http.StatusOK {
+		w.Header().Set("Retry-After", strconv.Itoa(how.retryAfter))
 	}
-	a.depart(call, status)
+	s.depart(call, status)
 	w.WriteHeader(status)
 }
 
-// Close writes the calls that are still open to the log and returns the first
-// error of writing it. Calls that arrive later are kept in memory only.
-func (a *API) Close() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		return a.outErr
-	}
-	for _, c := range a.calls {
-		if c.Departed == Open {
-			a.write(c)
-		}
-	}
-	a.closed = true
-	if a.out != nil && a.outErr == nil {
-		a.outErr = a.out.Flush()
-	}
-	return a.outErr
-}
+// now returns the time since the epoch by the monotonic clock, never 0.
+func (s *Server) now() time.Duration { return max(1, time.Since(s.epoch)) }
 
-// now is the time since the epoch by the monotonic clock, never 0.
-func (a *API) now() time.Duration { return max(1, time.Since(a.epoch)) }
-
-// parse reads what the request says about itself. The Call is filled as far as
-// it goes in any case.
-func (a *API) parse(r *http.Request) (Call, Answer, error) {
+// parse reads a request. The Call is filled as far as it goes, also with an error.
+func parse(r *http.Request) (Call, answer, error) {
 	// Cloned: a value of a header keeps all of them in memory.
 	call := Call{ID: strings.Clone(r.Header.Get("X-Task-Id")), Cost: 1}
 	scope, err := scopeOf(r.URL)
 	if err != nil {
 		call.Scope = strings.TrimPrefix(r.URL.EscapedPath(), "/v1/")
-		return call, Answer{}, err
+		return call, answer{}, err
 	}
 	call.Scope = scope
 	if text := r.Header.Get("X-Task-Cost"); text != "" {
-		if err := call.price(text); err != nil {
-			return call, Answer{}, err
+		if err := call.setCost(text); err != nil {
+			return call, answer{}, err
 		}
 	}
 	how, err := answerOf(r.URL.RawQuery)
 	return call, how, err
 }
 
-// arrive logs the call and returns how many its id has made to this target, where its answer
-// depends on that.
-func (a *API) arrive(call *Call, target *url.URL, how Answer) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	call.Seq = int64(len(a.calls)) + 1
-	if known, ok := a.scopes[call.Scope]; ok {
+// arrive logs the call and returns how many its id has made to this target, where its answer depends on that.
+func (s *Server) arrive(call *Call, target *url.URL, how answer) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	call.Seq = int64(len(s.calls)) + 1
+	if known, ok := s.scopes[call.Scope]; ok {
 		call.Scope = known // its text is kept once
 	} else {
-		a.scopes[call.Scope] = call.Scope
+		s.scopes[call.Scope] = call.Scope
 	}
-	a.calls = append(a.calls, *call)
-	if how.Fail == 0 && how.Times == 0 {
+	s.calls = append(s.calls, *call)
+	if how.fail == 0 {
 		return 1
 	}
 	key := call.ID + " " + target.String()
-	a.seen[key]++
-	return a.seen[key]
+	s.seen[key]++
+	return s.seen[key]
 }
 
 // depart completes the call's line in the log.
-func (a *API) depart(call Call, status int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := &a.calls[call.Seq-1]
-	c.Departed, c.Status = max(a.now(), c.Arrived), status
+func (s *Server) depart(call Call, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &s.calls[call.Seq-1]
+	c.Departed, c.Status = max(s.now(), c.Arrived), status
 	if c.Succeeded() {
-		a.succeeded[c.ID] = true
+		s.succeeded[c.ID] = true
 	}
-	a.write(*c)
+	s.write(*c)
 }
 
 // write adds a line to the log; the first error stays.
-func (a *API) write(line any) {
-	if a.out == nil || a.closed || a.outErr != nil {
+func (s *Server) write(line any) {
+	if s.out == nil || s.outErr != nil {
 		return
 	}
 	text, err := json.Marshal(line)
 	if err == nil {
-		_, err = a.out.Write(append(text, '\n'))
+		_, err = s.out.Write(append(text, '\n'))
 	}
-	a.outErr = err
+	s.outErr = err
 }
 
-// linger waits until the given time since the epoch and says whether the caller
-// waited too.
-func (a *API) linger(r *http.Request, until time.Duration) bool {
-	d := until - a.now()
+// linger waits until the given time since the epoch, and reports whether the caller waited too.
+func (s *Server) linger(r *http.Request, until time.Duration) bool {
+	d := until - s.now()
 	if d <= 0 {
 		return true
 	}
@@ -257,51 +247,4 @@ func sortCalls(calls []Call) {
 	slices.SortFunc(calls, func(x, y Call) int {
 		return cmp.Or(cmp.Compare(x.Arrived, y.Arrived), cmp.Compare(x.Seq, y.Seq))
 	})
-}
-
-// Server is an API that listens.
-type Server struct {
-	*API
-	listener net.Listener
-	http     *http.Server
-	served   chan struct{}
-}
-
-// Start serves a new API at addr; "127.0.0.1:0" finds a free port.
-func Start(addr string, cfg Config) (*Server, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("countapi: %w", err)
-	}
-	return Serve(l, cfg), nil
-}
-
-// Serve serves a new API at l until Close.
-func Serve(l net.Listener, cfg Config) *Server {
-	s := &Server{API: New(cfg), listener: l, served: make(chan struct{})}
-	s.http = &http.Server{
-		Handler:           s.API,
-		ConnContext:       withConn,
-		ReadHeaderTimeout: time.Minute,
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo),
-	}
-	go func() {
-		defer close(s.served)
-		_ = s.http.Serve(stampedListener{l, s.now}) // ends with Close, and says so
-	}()
-	return s
-}
-
-// Addr returns the host:port at which the API listens.
-func (s *Server) Addr() string { return s.listener.Addr().String() }
-
-// URL returns the address of a scope, such as
-// http://127.0.0.1:18080/v1/payments/acme/refunds
-func (s *Server) URL(scope string) string { return "http://" + s.Addr() + Path(scope) }
-
-// Close stops listening, ends open connections and completes the log.
-func (s *Server) Close() error {
-	err := s.http.Close()
-	<-s.served
-	return errors.Join(err, s.API.Close())
 }

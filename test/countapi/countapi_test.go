@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,43 +18,40 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// pipes is a listener whose connections live in memory, as a bubble needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
-}
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
-func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-func (p *pipes) dial() net.Conn {
+
+// pipes is a listener whose connections live in memory, as a bubble needs. Closing the channel ends it.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, open := <-p
+	if !open {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	c, s := net.Pipe()
-	p.conns <- s
-	return c
+	p <- s
+	return c, nil
 }
 
-// bubble serves an API in memory, under the bubble's clock.
-func bubble(t *testing.T, f func(t *testing.T, s *Server, p *pipes, c *http.Client)) {
+// bubble runs a Server in memory, under the bubble's clock.
+func bubble(t *testing.T, f func(*testing.T, *Server, pipes, *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPipes()
-		s := Serve(p, Config{})
-		tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil }}
+		p := make(pipes)
+		s, tr := Serve(p, Config{}), &http.Transport{DialContext: p.dial}
 		f(t, s, p, &http.Client{Transport: tr})
 		tr.CloseIdleConnections()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Close())
 	})
 }
 
@@ -63,51 +59,54 @@ func bubble(t *testing.T, f func(t *testing.T, s *Server, p *pipes, c *http.Clie
 func get(t *testing.T, c *http.Client, url, id, cost string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader("body"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header.Set("X-Task-Id", id)
 	if cost != "" {
 		req.Header.Set("X-Task-Cost", cost)
 	}
 	res, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer res.Body.Close()
-	if _, err := io.Copy(io.Discard, res.Body); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.Copy(io.Discard, res.Body)
+	must(t, err)
 	return res.StatusCode, res.Header.Get("Retry-After")
 }
 
 func TestCallsAreLoggedWithTheirTimes(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, s *Server, _ *pipes, c *http.Client) {
+	bubble(t, func(t *testing.T, s *Server, _ pipes, c *http.Client) {
+		const at = 6*time.Second + 20*time.Millisecond
 		<-time.After(5 * time.Second)
 		get(t, c, "http://api"+Path("payments/acme")+"?latency=20ms", "a", "")
 		<-time.After(time.Second)
-		get(t, c, "http://api"+Path("payments/acme")+"?status=404", "b", "7")
+		for range 2 {
+			get(t, c, "http://api"+Path("payments/acme")+"?fail=503&times=1&retry_after=2", "b", "7")
+		}
 		get(t, c, "http://api"+Path("payments/a b%:*?é"), "c", "")
+		get(t, c, "http://api"+Path("p")+"?pace=5", "d", "")
 		want := []Call{
 			{1, "a", "payments/acme", 1, 5 * time.Second, 5*time.Second + 20*time.Millisecond, 200, nil},
-			{2, "b", "payments/acme", 7, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 404, nil},
-			{3, "c", "payments/a b%:*?é", 1, 6*time.Second + 20*time.Millisecond, 6*time.Second + 20*time.Millisecond, 200, nil},
+			{2, "b", "payments/acme", 7, at, at, 503, nil},
+			{3, "b", "payments/acme", 7, at, at, 200, nil},
+			{4, "c", "payments/a b%:*?é", 1, at, at, 200, nil},
+			{5, "d", "p", 1, at, at, 400, nil},
 		}
 		if got := s.Log(); !reflect.DeepEqual(got, want) {
 			t.Errorf("log\n%v\nwant\n%v", got, want)
 		}
-		if calls, ok := s.Counts(); calls != 3 || ok != 2 {
-			t.Errorf("Counts() = %d, %d, want 3, 2", calls, ok)
+		if calls, ok := s.Counts(); calls != 5 || ok != 3 {
+			t.Errorf("Counts() = %d, %d, want 5, 3", calls, ok)
+		}
+		if status, after := get(t, c, "http://api"+Path("p")+"?fail=429&retry_after=2", "e", ""); status != 429 || after != "2" {
+			t.Errorf("answered %d, Retry-After %s", status, after)
 		}
 	})
 }
 
-// "its arrival, which is taken when its first bytes come out of the socket"
 func TestArrivalIsTheFirstByte(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, s *Server, p *pipes, _ *http.Client) {
-		conn := p.dial()
+	bubble(t, func(t *testing.T, s *Server, p pipes, _ *http.Client) {
+		conn, _ := p.dial(t.Context(), "", "")
 		defer conn.Close()
 		in := bufio.NewReader(conn)
 		for i := range 3 {
@@ -115,15 +114,12 @@ func TestArrivalIsTheFirstByte(t *testing.T) {
 			for _, part := range []string{
 				"P", "OST /v1/x/y HTTP/1.1\r\nHost: a\r\n", "Content-Length: 6\r\n\r\nabc", "def",
 			} {
-				if _, err := io.WriteString(conn, part); err != nil {
-					t.Fatal(err)
-				}
+				_, err := io.WriteString(conn, part)
+				must(t, err)
 				<-time.After(time.Second)
 			}
 			res, err := http.ReadResponse(in, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			res.Body.Close()
 			first := time.Duration(i*5+1) * time.Second
 			got := s.Log()[i]
@@ -134,25 +130,19 @@ func TestArrivalIsTheFirstByte(t *testing.T) {
 	})
 }
 
-// "a machine that is too busy to run the API does not move it"
+// "a busy machine does not move it"
 func TestArrivalIsTheKernels(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	epoch := time.Now()
 	stamped := stampedListener{l, func() time.Duration { return time.Since(epoch) }}
 	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	server, err := stamped.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server.Close()
 	conn := server.(*stampedConn)
 	if conn.kernel == nil {
@@ -160,14 +150,12 @@ func TestArrivalIsTheKernels(t *testing.T) {
 	}
 	late := 0
 	for range 10 { // the kernel begins to note some time after it was asked to
-		if _, err := io.WriteString(client, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(client, "a")
+		must(t, err)
 		sent := time.Since(epoch)
 		<-time.After(20 * time.Millisecond)
-		if _, err := conn.Read(make([]byte, 8)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = conn.Read(make([]byte, 8))
+		must(t, err)
 		if at, ok := conn.take(); !ok || at > sent {
 			late++
 		}
@@ -185,9 +173,7 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	s, err := Start("127.0.0.1:0", Config{Log: &out})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	get(t, http.DefaultClient, s.URL("p/ü\"{}"), "a\"b", "3")
 	get(t, http.DefaultClient, s.URL("p"), "c", "tokens=1500,rows=0")
 	left := make(chan struct{})
@@ -199,16 +185,11 @@ func TestLogIsWrittenAndReadBack(t *testing.T) {
 		}
 	}()
 	redistest.WaitFor(t, "the third call", 2*time.Minute, func() bool { calls, _ := s.Counts(); return calls == 3 })
-	if err := s.API.Close(); err != nil {
-		t.Fatal(err)
-	}
 	want := s.Log()
 	if got := want[1]; got.Cost != 1 || !maps.Equal(got.Costs, map[string]int64{"requests": 1, "tokens": 1500, "rows": 0}) {
 		t.Errorf("it costs %d, %v", got.Cost, got.Costs)
 	}
-	if err := errors.Join(s.Close(), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.Close(), s.Close()))
 	<-left
 	epoch, calls, err := ReadLog(bytes.NewReader(out.Bytes()))
 	if err != nil || !epoch.Equal(s.Epoch()) || !reflect.DeepEqual(calls, want) || calls[2].Departed != Open {
