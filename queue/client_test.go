@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -182,28 +181,26 @@ func TestDelayIsNeverEarly(t *testing.T) {
 
 func TestEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	rdb, name, pol := redistest.Client(t), redistest.Prefix(t), policy.PerSecond("a", 5)
-	client := queue.NewClient(rdb, queue.ClientConfig{Policy: pol})
+	rdb, name := redistest.Client(t), redistest.Prefix(t)
+	client := queue.NewClient(rdb, queue.ClientConfig{Policy: policy.PerSecond("a", 5)})
+	const cost = `can never pass: rule "limit" admits 5 at most; split the task, or raise the rule's burst or limit`
 	for want, task := range map[string]queue.Task{
-		`queue: invalid task: type: required; "http" for an outbound request, or a type that a Go program has registered`:                               {Scope: "a"},
-		`queue: invalid task: scope: "b" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow`: {Type: "mail", Scope: "b"},
-		`queue: invalid task: cost: 6 can never pass: rule "limit" admits 5 at most; split the task, or raise the rule's burst or limit`:                {Type: "mail", Scope: "a/x", Cost: 6},
-		`queue: invalid task: priority: -2000000 is below -1000000; cost: 9 can never pass: rule "limit" admits 5 at most; split the task, or raise the rule's burst or limit`: {
-			Type: "mail", Scope: "a", Cost: 9, Priority: -2e6},
+		`type: required; "http" for an outbound request, or a type that a Go program has registered`:                               {Scope: "a"},
+		`scope: "b" meets no rule and the policy denies such scopes; correct the scope, give it a rule, or write unmatched: allow`: {Type: "mail", Scope: "b"},
+		"cost: 6 " + cost: {Type: "mail", Scope: "a/x", Cost: 6},
+		"priority: -2000000 is below -1000000; cost: 9 " + cost: {Type: "mail", Scope: "a", Cost: 9, Priority: -2e6},
 	} {
 		task.ID, task.Queue = "x", name
 		got, err := client.Enqueue(t.Context(), task)
-		if err == nil || err.Error() != want || got.State != queue.Invalid || got.ID != "x" || got.Err == nil {
+		if err == nil || err.Error() != "queue: invalid task: "+want || got.State != queue.Invalid || got.ID != "x" || got.Err == nil {
 			t.Errorf("got  %v\nwant %s\n%+v", err, want, got)
 		}
-	}
-	_, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Cost: 6, Queue: name})
-	if ce, ok := errors.AsType[*policy.CostError](err); !ok || ce.Capacity != 5 {
-		t.Errorf("no *throttle.CostError in %v", err)
-	}
-	_, err = client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "b", Queue: name})
-	if _, ok := errors.AsType[*policy.UnmatchedError](err); !ok {
-		t.Errorf("no *throttle.UnmatchedError in %v", err)
+		if ce, ok := errors.AsType[*policy.CostError](err); ok != (task.Cost > 0) || ok && ce.Capacity != 5 {
+			t.Errorf("%v wraps %+v", err, ce)
+		}
+		if unmatched := errors.As(err, new(*policy.UnmatchedError)); unmatched != (task.Scope == "b") {
+			t.Errorf("%v wraps an UnmatchedError: %t", err, unmatched)
+		}
 	}
 	if n, err := rdb.Exists(t.Context(), "asynq:{"+name+"}:pending").Result(); n != 0 || err != nil {
 		t.Errorf("something was enqueued: %d %v", n, err)
@@ -252,37 +249,26 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A method "it does not name is refused before it is enqueued", and by a forecast; a task that only workers would refuse
-// is valid by itself.
+// A method that "workers would refuse" is refused before it is enqueued, and by a forecast.
 func TestClientRefusesMethods(t *testing.T) {
 	t.Parallel()
-	rdb, name := redistest.Client(t), redistest.Prefix(t)
-	const list = "http.method: %q: not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-	for _, tt := range []struct {
-		method  string
-		allowed []string
-		want    string
-		valid   bool
-	}{
-		{"GET", nil, "", true},
-		{"PROPFIND", nil, fmt.Sprintf(list, "PROPFIND") + "; if it is meant, name it with -allow-method, for enqueue and the workers", true},
-		{"PROPFIND", []string{"PROPFIND"}, "", true},
-		{"DEL", []string{"PROPFIND", "TRACE"}, fmt.Sprintf(list, "DEL") + ", PROPFIND, TRACE; if", true},
-		{"TRACE", []string{"TRACE"}, "credentials", false},
+	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{AllowMethods: []string{"PROPFIND", "TRACE"}})
+	for method, want := range map[string]string{
+		"GET": "", "PROPFIND": "", "TRACE": "credentials",
+		"DEL": `http.method: "DEL": not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, PROPFIND, TRACE; if it is meant, name it with -allow-method`,
 	} {
-		client := queue.NewClient(rdb, queue.ClientConfig{AllowMethods: tt.allowed})
-		task := queue.Task{Type: queue.TypeHTTP, Scope: "a", Queue: name, HTTP: &queue.HTTP{Method: tt.method, URL: "http://h"}}
+		task := queue.Task{Type: queue.TypeHTTP, Scope: "a", Queue: redistest.Prefix(t), HTTP: &queue.HTTP{Method: method, URL: "http://h"}}
 		check := func(r queue.Result) {
-			if (r.State == queue.Invalid) != (tt.want != "") || tt.want != "" && !strings.Contains(r.Err.Error(), tt.want) {
-				t.Errorf("%s, %q allowed: %+v, want %q", tt.method, tt.allowed, r, tt.want)
+			if (r.State == queue.Invalid) != (want != "") || want != "" && !strings.Contains(r.Err.Error(), want) {
+				t.Errorf("%s: %+v, want %q", method, r, want)
 			}
 		}
 		got, _ := client.Enqueue(t.Context(), task)
 		check(got)
 		_, err := client.Forecast(t.Context(), slices.Values([]queue.Entry{{Task: task}}), check)
 		must(t, err)
-		if (task.CheckMethod(tt.allowed) == nil) != (tt.want == "") || (task.Validate() == nil) != tt.valid {
-			t.Errorf("%s, %q allowed: %v, %v", tt.method, tt.allowed, task.CheckMethod(tt.allowed), task.Validate())
+		if task.CheckMethod(nil) == nil != (method == "GET") || (task.Validate() == nil) != (method != "TRACE") {
+			t.Errorf("%s: %v, %v", method, task.CheckMethod(nil), task.Validate())
 		}
 	}
 }

@@ -36,7 +36,6 @@ func TestParseLine(t *testing.T) {
 			`{"type":"mail","scope":"a","payload":{"to":["x"], "n" : 1e3}}`,
 			queue.Task{Type: "mail", Scope: "a", Payload: []byte(`{"to":["x"], "n" : 1e3}`)},
 		},
-		"no payload":   {`{"type":"mail","scope":"a"}`, queue.Task{Type: "mail", Scope: "a"}},
 		"null payload": {`{"type":"mail","scope":"a","payload":null}`, queue.Task{Type: "mail", Scope: "a", Payload: []byte(`null`)}},
 		"payload as it stands": {
 			`{"type":"mail","scope":"a","payload":"<&>\u2028\ud83d\ude00"}`,
@@ -58,7 +57,6 @@ func TestParseLine(t *testing.T) {
 				Deadline: time.Date(2030, 1, 31, 10, 0, 0, 5e8, time.UTC), Priority: -3,
 			},
 		},
-		"no max wait": {`{"type":"mail","scope":"a","max_wait":"0s"}`, queue.Task{Type: "mail", Scope: "a"}},
 		"bounds": {
 			`{"type":"mail","scope":"a","cost":1000000000000,"max_retry":1000000,"delay":"3650d","timeout":"1us"}`,
 			queue.Task{
@@ -99,7 +97,6 @@ func TestParseLineRefuses(t *testing.T) {
 	const known = "; a line has type, scope, id, cost, queue, max_retry, delay, timeout, deadline, max_wait, priority, http, payload"
 	mail := func(more string) string { return `{"type":"mail","scope":"a",` + more + `}` }
 	http := func(more string) string { return `{"type":"http","scope":"a","http":{"url":"http://h",` + more + `}}` }
-	url := func(u string) string { return `{"type":"http","scope":"a","http":{"url":` + u + `}}` }
 	for name, tt := range map[string]struct{ line, want string }{
 		"no JSON":               {`type=http`, "not JSON at byte 2: invalid character 'y' in literal true (expecting 'r')"},
 		"half a line":           {`{"type":"mail","sco`, "not JSON at byte 20: unexpected EOF"},
@@ -110,19 +107,12 @@ func TestParseLineRefuses(t *testing.T) {
 		"long":                  {mail(`"payload":"` + strings.Repeat("x", queue.MaxLine) + `"`), "longer than 1048576 bytes"},
 		"nothing":               {`{}`, `type: required; "http" for an outbound request, or a type that a Go program has registered; scope: required; the path it spends from, such as payments/acme`},
 		"unknown field":         {mail(`"prio":1`), `unknown field "prio"` + known},
-		"hostile field":         {mail(`"\u001b[31m":1`), `unknown field "\x1b[31m"` + known},
-		"every unknown field":   {mail(`"a":1,"b":2`), `unknown field "a"` + known + `; unknown field "b"` + known},
 		"repeated":              {mail(`"cost":1,"cost":2`), `field "cost" stands there twice`},
-		"repeated, escaped":     {mail(`"cost":1,"c\u006fst":2`), `field "cost" stands there twice`},
 		"repeated type":         {`{"type":"mail","type":"http","scope":"a"}`, `field "type" stands there twice`},
 		"cost 0":                {mail(`"cost":0`), "cost: 0 is below 1"},
-		"cost minus zero":       {mail(`"cost":-0`), "cost: 0 is below 1"},
 		"cost fractional":       {mail(`"cost":1.5`), "cost: 1.5 is not a whole number in plain digits, such as 1000"},
-		"cost huge":             {mail(`"cost":1000000000001`), "cost: 1000000000001 is above 1000000000000"},
 		"cost beyond int64":     {mail(`"cost":99999999999999999999`), "cost: 99999999999999999999 is above 1000000000000"},
 		"http without requests": {`{"type":"http","scope":"a","cost":{"requests":0,"tokens":1},"http":{"url":"https://api.example.com/"}}`, `cost: 0 requests; a task of type "http" sends one`},
-		"no units":              {mail(`"cost":{}`), "cost: 0 units; write 1 to 16"},
-		"costs nothing":         {mail(`"cost":{"requests":0}`), "cost: all are 0; what costs nothing needs no limit"},
 		"a bad unit":            {mail(`"cost":{"Tokens":1}`), `cost: unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`},
 		"a bad amount":          {mail(`"cost":{"tokens":-1,"images":"2","x":1.5}`), `cost.tokens: -1 is below 0; cost.images: want a whole number, got a string; cost.x: 1.5 is not a whole number in plain digits, such as 1000`},
 		"a unit twice":          {mail(`"cost":{"tokens":1,"tokens":2}`), `cost: field "tokens" stands there twice`},
@@ -130,32 +120,23 @@ func TestParseLineRefuses(t *testing.T) {
 		"max wait a number":     {mail(`"max_wait":60`), `max_wait: want a string such as "90s", got a number`},
 		"delay unit":            {mail(`"delay":"5"`), `delay: "5" is no duration, such as 500ms, 90s, 24h or 30d`},
 		"timeout 0":             {mail(`"timeout":"0s"`), "timeout: 0 leaves no time to run; leave it out for the default"},
-		"deadline passed":       {mail(`"deadline":"2001-01-01T00:00:00Z"`), "deadline: 2001-01-01T00:00:00Z has passed"},
 		"deadline form":         {mail(`"deadline":"tomorrow"`), `deadline: "tomorrow" is not an RFC 3339 time, such as 2030-01-31T12:00:00Z`},
 		"deadline and delay":    {mail(`"deadline":"2027-01-01T00:00:00Z","delay":"3000d"`), "deadline: 2027-01-01T00:00:00Z comes before the delay of 72000h0m0s has passed"},
 		"type empty":            {`{"type":"","scope":"a"}`, "type: empty; leave it out where it has a default"},
-		"type control":          {`{"type":"a\u0000","scope":"a"}`, `type: "a\x00" holds a control character`},
 		"scope as list":         {`{"type":"mail","scope":["a"]}`, "scope: want a string, got a list"},
 		"id empty":              {mail(`"id":""`), "id: empty; leave it out where it has a default"},
-		"id long":               {mail(`"id":"` + strings.Repeat("x", 257) + `"`), "id: 257 bytes long; 256 at most"},
 		"half a character":      {mail(`"id":"a\ud83dx"`), `not JSON at byte 35: invalid surrogate pair ` + "`\\ud83dx\"}`" + ` in string`},
 		"queue long":            {mail(`"queue":"` + strings.Repeat("q", 129) + `"`), "queue: 129 bytes long; 128 at most"},
-		"http elsewhere":        {mail(`"http":{"url":"http://h"}`), `http: only a task of type "http" has it; others carry a payload`},
 		"payload on http":       {`{"type":"http","scope":"a","payload":1,"http":{"url":"http://h"}}`, `payload: a task of type "http" has none; its request stands in http`},
 		"http missing":          {`{"type":"http","scope":"a"}`, `http: required by type "http", with at least a url`},
 		"http as text":          {`{"type":"http","scope":"a","http":"http://h"}`, "http: want an object, got a string"},
 		"url missing":           {`{"type":"http","scope":"a","http":{}}`, "http.url: missing; write an absolute URL such as https://api.example.com/charge"},
-		"url password":          {url(`"http://user:secret#1@h/"`), "http.url: not a valid URL (not shown here, it may hold a password or a key)"},
-		"url null":              {url(`null`), "http.url: want a string, got null"},
 		"http unknown":          {http(`"params":{}`), `http: unknown field "params"; http has method, url, headers, body`},
 		"http repeated":         {http(`"url":"http://i"`), `http: field "url" stands there twice`},
 		"headers as list":       {http(`"headers":[]`), "http.headers: want an object of strings, got a list"},
 		"header as number":      {http(`"headers":{"X":1}`), "http.headers: want a string, got a number"},
 		"header repeated":       {http(`"headers":{"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
-		"header in two cases":   {http(`"headers":{"X-A":"1","x-a":"2"}`), `http.headers: "x-a" stands there twice, written differently`},
-		"header splitting":      {http(`"headers":{"X":"secret\r\nY: 1"}`), `http.headers: "X" has a control character, such as a line end, in its value, or is not UTF-8`},
 		"header pasted":         {http(`"headers":{"Authorization: secret":""}`), `http.headers: a name of 21 bytes is no header name`},
-		"framing header":        {http(`"headers":{"content-length":"0"}`), `http.headers: "content-length" is set from the body; leave it out`},
 		"body as object":        {http(`"body":{}`), "http.body: want a string, got an object"},
 		"several":               {mail(`"cost":0,"queue":"a b","x":1`), `cost: 0 is below 1; unknown field "x"` + known + `; queue: "a b"; a queue name is letters, digits, _, - and .`},
 		"many names, repeated":  {http(`"headers":{` + strings.ReplaceAll(manyNames(40), ":1", `:"1"`) + `,"X":"1","X":"2"}`), `http.headers: field "X" stands there twice`},
@@ -232,31 +213,20 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// "The first 20" faults of a line are told, however many there are: a megabyte of them makes no megabytes of text.
+// "At most the first 20" faults of a line are listed: a megabyte of them makes no megabytes of text.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", 1000)
-	var many strings.Builder
+	long, names := strings.Repeat("x", 1000), `"b":1`
 	for i := range (queue.MaxLine - 5000) / 1020 {
-		fmt.Fprintf(&many, `"%s%d":-1,`, long, i)
+		names += fmt.Sprintf(`,"%s%d":-1`, long, i)
 	}
-	names := many.String() + `"b":1`
 	for name, field := range map[string]string{
-		"unknown":       names,
-		"units":         `"cost":{` + names + `}`,
-		"header fields": `"http":{"url":"x","headers":{` + names + `}}`,
+		"unknown": names, "units": `"cost":{` + names + `}`, "header fields": `"http":{"url":"x","headers":{` + names + `}}`,
 	} {
-		line := `{` + field + `,"priority":` + strings.Repeat("9", 1000) + `,"type":"http","scope":"a/` + long + `"}`
-		_, err := queue.ParseLine([]byte(line))
+		_, err := queue.ParseLine([]byte(`{` + field + `,"priority":` + strings.Repeat("9", 1000) + `,"type":"http","scope":"a/` + long + `"}`))
 		invalid, refused := errors.AsType[*queue.InvalidError](err)
-		if !refused {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if n := len(invalid.Faults); n > 22 || len(err.Error()) > 20_000 {
-			t.Errorf("%s: %d faults in %d bytes", name, n, len(err.Error()))
-		}
-		if !strings.Contains(err.Error(), "and more; mend these first") {
-			t.Errorf("%s: it is not told that there are more: %.200s", name, err)
+		if !refused || len(invalid.Faults) > 22 || len(err.Error()) > 20_000 || !strings.Contains(err.Error(), "and more; mend these first") {
+			t.Errorf("%s: %.200v", name, err)
 		}
 	}
 }
