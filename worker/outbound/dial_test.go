@@ -120,25 +120,8 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
-// A number as host is never handed to a resolver, which might make an address of it.
-func TestOddSpellingsOfAddressesAreRefused(t *testing.T) {
-	t.Parallel()
-	h := handler(t, Config{}, seams{resolver: resolverFunc(func() []string {
-		t.Error("the resolver was asked")
-		return []string{"127.0.0.1"}
-	})})
-	for _, host := range []string{"2130706433", "0x7f000001", "0X7F.1", "0x", "0177.0.0.1", "017700000001", "127.1", "127.0.1", "127.1.", "127.0.0.1.", "1.2.3.4.5", "256.1.1.1", "a.0x7f"} {
-		err := run(t, h, payload{URL: "http://" + host + "/x"})
-		wantPermanent(t, err, true)
-		var bad *PayloadError
-		if !errors.As(err, &bad) || bad.Field != "url" {
-			t.Errorf("%s: %v", host, err)
-		}
-	}
-}
-
-// Hosts go through IDNA before any check: digits that are not ASCII make an address here, which
-// is judged as one, and not a name that a resolver may read as an address.
+// Hosts go through IDNA before any check, and no resolver sees a number that it might read as an address: digits that are not ASCII make
+// an address here, which is judged as one, and other spellings of numbers are no hosts.
 func TestHostsGoThroughIDNA(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 100)
@@ -146,6 +129,13 @@ func TestHostsGoThroughIDNA(t *testing.T) {
 		asked <- struct{}{}
 		return []string{"127.0.0.1"}
 	})})
+	for _, host := range []string{"2130706433", "0x7f000001", "0X7F.1", "0x", "0177.0.0.1", "127.1", "127.1.", "127.0.0.1.", "1.2.3.4.5", "256.1.1.1", "a.0x7f"} {
+		var bad *PayloadError
+		err := run(t, h, payload{URL: "http://" + host + "/x"})
+		if wantPermanent(t, err, true); !errors.As(err, &bad) || bad.Field != "url" {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
 	for _, host := range []string{"１２７.0.0.1", "①②⑦．0.0.1", "127。0。0。1", "%EF%BC%91%EF%BC%92%EF%BC%97.0.0.1"} {
 		wantBlocked(t, run(t, h, payload{URL: "http://" + host + "/"}), "127.0.0.1")
 	}

@@ -51,12 +51,11 @@
 // (TestRefusal, TestAddressesThatAreRefused), and so are those of the machine's own interfaces
 // (TestOwnAddressesAreRefused, TestOwnAddressesAreFresh). The address that a socket connects to is
 // judged, after name resolution, so a name cannot change its meaning in between (TestRebindingIsRefused,
-// TestMixedAnswersUseThePublicOne). Hosts first go through IDNA (TestHostsGoThroughIDNA), and numbers
-// that only some systems read as addresses are refused (TestOddSpellingsOfAddressesAreRefused). The
-// refusal is a *BlockedError with asynq.SkipRetry. Config.AllowHosts makes exceptions, by the host's name
-// as the URL has it (TestAllowHosts). Config.OnlyHosts and Config.Ports are checked before the name is
-// resolved (TestOnlyHosts, TestPorts), Config.DenyCIDRs with the address (TestDenyCIDRs); all three
-// outrank AllowHosts.
+// TestMixedAnswersUseThePublicOne). Hosts first go through IDNA, and numbers that only some systems read
+// as addresses are refused (TestHostsGoThroughIDNA). The refusal is a *BlockedError with asynq.SkipRetry.
+// Config.AllowHosts makes exceptions, by the host's name as the URL has it (TestAllowHosts).
+// Config.OnlyHosts and Config.Ports are checked before the name is resolved (TestOnlyHosts, TestPorts),
+// Config.DenyCIDRs with the address (TestDenyCIDRs); all three outrank AllowHosts.
 //
 // # Secrets
 //

@@ -40,17 +40,3 @@ func ExampleHandler() {
 	// 429 30s slow down, [redacted]
 	// for good: false
 }
-
-// A Handler does not reach into the network that it runs in.
-func ExampleBlockedError() {
-	h, err := outbound.New(outbound.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer h.Close()
-	err = h.ProcessTask(context.Background(), asynq.NewTask("http", []byte(`{"url":"http://169.254.169.254/latest/meta-data/"}`)))
-	fmt.Println(err)
-	// Output:
-	// outbound: 169.254.169.254 is a link-local address, which tasks may not reach; if it is meant, start the worker with -allow-host 169.254.169.254:80
-}

@@ -118,8 +118,6 @@ func listenOn(tb testing.TB, addr string, wrap func(net.Conn) net.Conn, f func(*
 	must(tb, err)
 	s := &rawServer{addr: l.Addr().String(), url: "http://" + l.Addr().String()}
 	_, s.port, _ = net.SplitHostPort(s.addr)
-	var mu sync.Mutex
-	open := map[net.Conn]bool{}
 	s.wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -130,22 +128,15 @@ func listenOn(tb testing.TB, addr string, wrap func(net.Conn) net.Conn, f func(*
 				c = wrap(c)
 			}
 			n := int(s.conns.Add(1))
-			mu.Lock()
-			open[c] = true
-			mu.Unlock()
 			s.wg.Go(func() {
 				defer func() { _ = c.Close() }()
+				defer context.AfterFunc(tb.Context(), func() { _ = c.Close() })()
 				f(&peer{Conn: c, n: n, in: bufio.NewReader(c), server: s})
 			})
 		}
 	})
 	tb.Cleanup(func() {
 		_ = l.Close()
-		mu.Lock()
-		for c := range open {
-			_ = c.Close()
-		}
-		mu.Unlock()
 		s.wg.Wait()
 	})
 	return s
