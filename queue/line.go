@@ -31,11 +31,7 @@ const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, dea
 // after the object. Absent fields stay zero in the Task. The error is an *InvalidError: what is no
 // JSON, or repeats a field, is one fault, and otherwise every fault is listed; the Task then has only
 // ID and Queue, if the line has valid ones.
-func ParseLine(line []byte) (Task, error) { return parseLine(line, time.Now()) }
-
-var parsers = sync.Pool{New: func() any { return jsontext.NewDecoder(&bytes.Buffer{}) }}
-
-func parseLine(line []byte, now time.Time) (Task, error) {
+func ParseLine(line []byte) (Task, error) {
 	if len(line) > MaxLine {
 		return Task{}, &InvalidError{[]Fault{{Reason: fmt.Sprintf("longer than %d bytes", MaxLine)}}}
 	}
@@ -50,11 +46,13 @@ func parseLine(line []byte, now time.Time) (Task, error) {
 	case !isObject:
 		return Task{}, d.found.err()
 	}
-	if found := t.validate(now, d.found); len(found) > 0 {
+	if found := t.validate(time.Now(), d.found); len(found) > 0 {
 		return found.named(t), found.err()
 	}
 	return t, nil
 }
+
+var parsers = sync.Pool{New: func() any { return jsontext.NewDecoder(&bytes.Buffer{}) }}
 
 // named returns a Task with only the fields by which a report names a refused task, if they are valid.
 func (f faults) named(t Task) (name Task) {
@@ -188,7 +186,10 @@ func (d *decoder) field(t *Task, name string) {
 	case "priority":
 		t.Priority = int(d.number(name, -MaxPriority, MaxPriority))
 	case "http":
-		t.HTTP = d.http(name)
+		t.HTTP = &HTTP{}
+		if !d.each(name, "an object", func(part string) { d.httpField(t.HTTP, part) }) {
+			t.HTTP = nil
+		}
 	case "payload":
 		// The handler gets it as it stands, so it may repeat names.
 		d.fail(json.UnmarshalDecode(d.json, (*jsontext.Value)(&t.Payload), jsontext.AllowDuplicateNames(true)))
@@ -198,37 +199,23 @@ func (d *decoder) field(t *Task, name string) {
 	}
 }
 
-func (d *decoder) http(field string) *HTTP {
-	h := &HTTP{}
-	isObject := d.each(field, "an object", func(name string) {
-		switch name {
-		case "method":
-			h.Method = d.text("http.method")
-		case "url":
-			h.URL = d.text("http.url")
-		case "headers":
-			h.Headers = d.headers("http.headers")
-		case "body":
-			h.Body = d.string("http.body")
-		default:
-			d.found.add(field, "unknown field %q; http has method, url, headers, body", clip(name))
-			d.value()
+func (d *decoder) httpField(h *HTTP, name string) {
+	switch name {
+	case "method":
+		h.Method = d.text("http.method")
+	case "url":
+		h.URL = d.text("http.url")
+	case "headers":
+		headers := map[string]string{}
+		if d.each("http.headers", "an object of strings", func(name string) { headers[name] = d.string("http.headers") }); len(headers) > 0 {
+			h.Headers = headers
 		}
-	})
-	if !isObject {
-		return nil
+	case "body":
+		h.Body = d.string("http.body")
+	default:
+		d.found.add("http", "unknown field %q; http has method, url, headers, body", clip(name))
+		d.value()
 	}
-	return h
-}
-
-func (d *decoder) headers(field string) (headers map[string]string) {
-	d.each(field, "an object of strings", func(name string) {
-		if headers == nil {
-			headers = map[string]string{}
-		}
-		headers[name] = d.string(field)
-	})
-	return headers
 }
 
 // cost reads a number, or an object of numbers by unit.
