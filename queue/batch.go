@@ -34,8 +34,8 @@ type Summary struct {
 	// is how many of them have no known start: DoneAt is then the earliest possible.
 	DoneAt time.Time
 	Untold int
-	// DoneFrom and DoneTo are, for a Forecast and with ClientConfig.Inspect, the bounds of a DoneAt that
-	// rests on how long runs take.
+	// DoneFrom and DoneTo are the bounds of a DoneAt that rests on how long runs take, for a Forecast and
+	// with ClientConfig.Inspect.
 	DoneFrom, DoneTo time.Time
 	// Binding is the rule that determines DoneAt; zero if none does, or if it is not known.
 	Binding Binding
@@ -43,8 +43,8 @@ type Summary struct {
 	Paused Paused
 }
 
-// Paused is the level at which a scope is paused, by the limits or its API, and the expected end of the pause. Until is zero
-// if no clock ends the pause.
+// Paused is the level at which a scope is paused, by the limits or its API, and the expected end of the
+// pause: zero if no clock ends it.
 type Paused struct {
 	Scope string
 	Until time.Time
@@ -71,11 +71,11 @@ const (
 	ReasonDelay     Reason = "delay"     // its own delay
 )
 
-// Binding names a rule by the level at which it counts: rule tenant of payments/acme. Of a pause that an API asked for, it
-// has the scope alone.
+// Binding names a rule by the level at which it counts: rule tenant of payments/acme. For a pause that an
+// API asked for, it has only the scope.
 type Binding struct{ Scope, Rule string }
 
-// String returns both, "payments/acme tenant", or "the pause of payments/acme", also where its API asked for it.
+// String returns both, "payments/acme tenant", or "the pause of payments/acme".
 func (b Binding) String() string {
 	if b.Rule == policy.PausedRule || b.Rule == "" {
 		return "the pause of " + b.Scope
@@ -122,10 +122,10 @@ func (s *Summary) unknownStart(earliest time.Time) {
 // result, in the same order. It reads ahead at most a few hundred entries and 2 MiB of payloads, and
 // sends what it has read as soon as Redis has answered the previous send.
 //
-// A bad entry yields an Invalid Result, and an id that is taken yields a Duplicate, also of two entries the
-// second; neither stops the batch. It stops early, with a Summary of what was done, if ctx ends, or if the
-// source or Redis fails. Entries that were read by then are still sent, unless Redis failed. The error is
-// ctx's, or wraps the source's or Redis's. It is safe to pass entries with ids of their own again.
+// A bad entry yields an Invalid Result, and an id that is taken, also by an earlier entry, a Duplicate;
+// neither stops the batch. It stops early, with a Summary of what was done, if ctx ends, or if the source or
+// Redis fails. Entries that were read by then are still sent, unless Redis failed. The error is ctx's, or
+// wraps the source's or Redis's. It is safe to pass entries with ids of their own again.
 //
 // Another goroutine ranges over entries, and has ended when EnqueueBatch returns: a source that can block
 // must watch ctx, and be unblocked after a Failed Result.

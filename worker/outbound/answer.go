@@ -62,8 +62,7 @@ func retried(status int) bool {
 }
 
 // answer judges resp by its status alone, and reads enough of its body to reuse the connection. A body
-// that breaks off, or exceeds the run's time, changes nothing: the status is known, and to repeat a
-// charge because its receipt was cut short would be the worse fault.
+// that breaks off changes nothing: repeating a charge because its receipt was cut short would be worse.
 func (h *Handler) answer(c *call, resp *http.Response) error {
 	defer func() { _ = resp.Body.Close() }()
 	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {

@@ -91,12 +91,10 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 // Read returns bytes only while a request that was written on this connection waits for its answer,
-// and only bytes that were not read together with the previous answer. Unsolicited bytes end the
-// connection like EOF. The transport alone would take them as the answer to the next task's request,
-// or print them, whatever they contain, through package log.
-//
-// To separate the two, the transport must not read ahead. So its small buffer is filled one byte at a
-// time, from the buffer here. Bodies longer than its buffer bypass it and come in one piece.
+// and only bytes that were not read together with the previous answer. Other bytes end the connection
+// like EOF: the transport alone would take them as the answer to the next task's request, or print them
+// through package log. So that the transport does not read ahead, its small buffer is filled one byte at
+// a time, from the buffer here. Bodies longer than its buffer bypass it and come in one piece.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil

@@ -24,8 +24,7 @@ type BlockedError struct {
 }
 
 func (e *BlockedError) Error() string {
-	hostPort := e.Host + ":" + strconv.Itoa(e.Port)
-	is := e.Address.String() + ", "
+	hostPort, is := fmt.Sprintf("%s:%d", e.Host, e.Port), e.Address.String()+", "
 	if strings.Trim(e.Host, "[]") == e.Address.String() {
 		is = ""
 	}
@@ -67,13 +66,12 @@ func newDialer(r reach, s seams) *dialer {
 	return &dialer{r, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, RootCAs: s.roots}, s}
 }
 
-// visit is the guard's view of one dial: each resolved address, at the moment the socket connects to
-// it. A second answer of the resolver therefore cannot differ from the address that was judged.
+// visit is one dial. Its guard judges each resolved address at the moment at which the socket connects to
+// it, so that no second answer of the resolver can differ from the address that was judged.
 type visit struct {
-	dialer  *dialer
-	host    string
-	port    int
-	allowed bool // by name
+	dialer *dialer
+	host   string
+	port   int
 
 	mu      sync.Mutex    // two address families are dialled at once
 	blocked *BlockedError // the first
@@ -106,7 +104,7 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 		blocked.Rule = ruleDeny + prefix.String()
 		return blocked, nil
 	}
-	if v.allowed {
+	if v.dialer.reach.allow.has(v.host, v.port) {
 		return nil, nil
 	}
 	if blocked.Kind = v.dialer.seams.refuse(addr); blocked.Kind != "" {
@@ -116,11 +114,11 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the system does not tell this machine's own addresses, which tasks may not reach: %w", err)
 	}
-	if !either(addr, own) {
-		return nil, nil
+	if either(addr, own) {
+		blocked.Kind = "this machine's own"
+		return blocked, nil
 	}
-	blocked.Kind = "this machine's own"
-	return blocked, nil
+	return nil, nil
 }
 
 // name returns the host as a URL writes it.
@@ -131,8 +129,7 @@ func (v *visit) name() string {
 	return v.host
 }
 
-// judgeName judges what needs no address, so that a host that may not be reached is not even looked
-// up.
+// judgeName judges what needs no address, so that a name that may not be reached is not even resolved.
 func (v *visit) judgeName() error {
 	switch r := v.dialer.reach; {
 	case len(r.ports) > 0 && !r.ports[v.port]:
@@ -184,10 +181,12 @@ func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, e
 	if p, ok := ctx.Value(permitKey{}).(*permit); ok && p.used() {
 		return nil, errSentOnce // a replay: do not even connect for it
 	}
-	v, err := d.visit(addr)
-	if err != nil {
+	host, portText, err := net.SplitHostPort(addr)
+	port, portErr := strconv.Atoi(portText)
+	if err = errors.Join(err, portErr); err != nil {
 		return nil, err
 	}
+	v := &visit{dialer: d, host: host, port: port}
 	if err := v.judgeName(); err != nil {
 		return nil, err
 	}
@@ -200,15 +199,6 @@ func (d *dialer) dialRaw(ctx context.Context, network, addr string) (net.Conn, e
 		raw = d.seams.wrap(raw)
 	}
 	return raw, nil
-}
-
-func (d *dialer) visit(addr string) (*visit, error) {
-	host, portText, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	port, err := strconv.Atoi(portText)
-	return &visit{dialer: d, host: host, port: port, allowed: d.reach.allow.has(host, port)}, err
 }
 
 // explain converts a failed dial into a BlockedError if every address that was tried was refused. If

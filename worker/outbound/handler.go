@@ -148,9 +148,8 @@ func (cfg Config) validate() error {
 	return errors.Join(faults...)
 }
 
-// newTransport returns the transport of one Handler. What it leaves out matters: no Proxy, not even
-// the environment's (a proxy would dial for us, behind the address guard); no HTTP/2 (its client sends
-// a request again by itself, see doc.go); no decompression (a small answer stays small).
+// newTransport returns the transport of one Handler: without a proxy, which would dial behind the address
+// guard; without HTTP/2, see doc.go; without decompression, so that a small answer stays small.
 func newTransport(d *dialer) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -177,9 +176,8 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 //
 // Its errors are *PayloadError and *BlockedError (nothing was sent) and *StatusError (an answer came).
 // Errors that no retry can cure also wrap asynq.SkipRetry. If ctx ends before the answer, the error
-// wraps ctx's error and its cause. Any other error means that no answer came, and that the API may or
-// may not have received the request; asynq retries it. It costs no Redis command except those of
-// Config.OnResponse.
+// wraps ctx's error and its cause. After any other error the API may or may not have received the
+// request; asynq retries it. Costs no Redis command except those of Config.OnResponse.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := h.parse(t.Payload())
@@ -213,8 +211,7 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	reqCtx = context.WithValue(reqCtx, permitKey{}, p)
 	reqCtx = httptrace.WithClientTrace(reqCtx, p.trace())
 
-	// RoundTrip, not http.Client: no redirects, no cookies, and no *url.Error that contains the whole
-	// URL.
+	// Not by http.Client: it follows redirects, and its errors contain the whole URL.
 	resp, err := h.transport.RoundTrip(c.request(reqCtx))
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))

@@ -15,13 +15,12 @@ const maxSearched = 5 << 10
 
 var errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
 
-// hide returns text with each secret of the request, and each long part of one, replaced, or
-// errTooLarge. If cut is set, the text was cut off and its end is not shown, since the beginning of a
-// short secret may be there.
+// hide returns text with each secret of the request, and each long part of a secret, replaced, or
+// errTooLarge. If cut is set, the text was cut off: its end, which may be the beginning of a secret, is
+// not shown.
 //
-// The work is proportional to the request, of which at most 512 KiB are read, and to the text, of
-// which at most maxSearched bytes are read: every run of bytes of the text that a secret may contain
-// is put into a set once, every secret is scanned once, and every place of the text is marked once.
+// The work is proportional to the request and to the first maxSearched bytes of the text: it puts every
+// run of bytes of the text that a secret may contain into a set, and scans each secret once.
 func (c *call) hide(text string, cut bool) (string, error) {
 	if c.secretBytes() > maxSecret {
 		return "", errTooLarge
@@ -38,10 +37,8 @@ func (c *call) hide(text string, cut bool) (string, error) {
 	return s.result(shown), nil
 }
 
-// search looks for secrets in one text.
-//
-// A text may contain a secret as it is, escaped as in JSON, HTML and URLs, or in two of these at once.
-// So the text is read in all of these ways. Each reading, a view, knows where in the text its bytes
+// search looks for secrets in one text, which may contain them as they are, escaped as in JSON, HTML or
+// URLs, or in two of these at once. Each reading of the text, a view, knows where in the text its bytes
 // come from. Secrets are read as they are and decoded once.
 type search struct {
 	text   string
