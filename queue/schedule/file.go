@@ -263,10 +263,9 @@ func (r *reader) text(f field, want string) (string, bool) {
 
 // fields returns the fields of a mapping that have a name of their own.
 func (r *reader) fields(n *yaml.Node, path string) []field {
-	its := r.Fields(n, path)
-	fields := make([]field, len(its))
-	for i, f := range its {
-		fields[i] = field{Field: f, path: diag.PathTo(path, f.Name)}
+	var fields []field
+	for _, f := range r.Fields(n, path) {
+		fields = append(fields, field{Field: f, path: diag.PathTo(path, f.Name)})
 	}
 	return fields
 }

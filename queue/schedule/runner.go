@@ -91,7 +91,7 @@ func (r *Runner) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.tell(ctx, err)
+		r.logChange(ctx, err)
 		if err != nil {
 			wait = retryAfter
 		}
@@ -99,8 +99,8 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// tell logs once when an error begins, and once when it ends.
-func (r *Runner) tell(ctx context.Context, err error) {
+// logChange logs once when an error begins, and once when it ends.
+func (r *Runner) logChange(ctx context.Context, err error) {
 	switch {
 	case err != nil && !r.failing:
 		r.log.WarnContext(ctx, "cannot enqueue scheduled runs; retrying", "error", err)
@@ -140,9 +140,9 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m *marks) error
 		return nil
 	}
 	e.begun = true
-	r.tellAhead(ctx, e, st, done)
+	r.logAhead(ctx, e, st, done)
 	runs := e.due(done, st.now)
-	anew := 0
+	enqueuedHere := 0
 	for _, run := range runs {
 		if ctx.Err() != nil || time.Since(st.read) > fresh {
 			return nil // the next poll, here or elsewhere, continues from the record
@@ -152,15 +152,15 @@ func (r *Runner) handle(ctx context.Context, e *entry, st state, m *marks) error
 			return err
 		}
 		if enqueued {
-			anew++
+			enqueuedHere++
 		}
 		m.later = append(m.later, record(e.member, run))
 	}
 	if len(runs) > 0 || st.now.Sub(done) >= late {
 		m.later = append(m.later, record(e.member, st.now))
 	}
-	if anew > 0 || e.CatchUp == CatchUpNone { // otherwise another process has handled them
-		r.tellMissed(ctx, e, st.now, done, len(runs))
+	if enqueuedHere > 0 || e.CatchUp == CatchUpNone { // otherwise another process has handled them
+		r.logMissed(ctx, e, st.now, done, len(runs))
 	}
 	return nil
 }
@@ -184,9 +184,9 @@ func (r *Runner) enqueue(ctx context.Context, e *entry, run time.Time) (bool, er
 	return result.State == queue.Enqueued, nil
 }
 
-// tellMissed logs the runs that were skipped, if any. It counts them, which may take a while after a
-// long outage, so it is called once the later runs are enqueued.
-func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, enqueued int) {
+// logMissed logs the runs that were skipped, if any. It counts them, which may take a while after a long
+// outage, so it comes after the later runs are enqueued.
+func (r *Runner) logMissed(ctx context.Context, e *entry, now, done time.Time, enqueued int) {
 	left := e.count(done, now) - enqueued
 	if left == 0 {
 		return
@@ -197,9 +197,9 @@ func (r *Runner) tellMissed(ctx context.Context, e *entry, now, done time.Time, 
 		"since", done.In(zone), "until", now.In(zone))
 }
 
-// tellAhead logs, once, a record that is ahead of Redis's clock: that clock was wrong, and no run is
-// due until it reaches the record.
-func (r *Runner) tellAhead(ctx context.Context, e *entry, st state, done time.Time) {
+// logAhead logs, once, a record that is ahead of Redis's clock: that clock was wrong, and no run is due
+// until it reaches the record.
+func (r *Runner) logAhead(ctx context.Context, e *entry, st state, done time.Time) {
 	ahead := done.After(st.now.Add(overtaken))
 	if ahead && !e.ahead {
 		r.log.ErrorContext(ctx, "schedule suspended: its record is ahead of Redis's clock; "+

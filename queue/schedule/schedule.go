@@ -10,11 +10,10 @@
 //
 // Every process with a [Runner] does the same. It asks Redis for the time and, for each schedule, for
 // the time up to which all runs have been enqueued: the schedule's record. It enqueues the runs
-// between the two and then advances the record, which never goes back. The id of a run's task consists
-// of the schedule's name and the run's time. Of many processes one therefore enqueues it, and the
-// others find the id taken. The id stays taken for a day after the task has succeeded, for processes
-// that are late. If a process dies between the two steps, it has not advanced the record, and any
-// other process sees that the run is due.
+// between the two and then advances the record, which never goes back. A run's task has an id made of
+// the schedule's name and the run's time, so only one process enqueues it. The id stays taken for a day
+// after the task has succeeded, for processes that are late. A process that dies between the two steps
+// has not advanced the record, so any other process sees that the run is due.
 //
 // Only Redis's clock determines when a run is due: a process whose clock is wrong runs neither early
 // nor twice.

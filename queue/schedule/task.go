@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,7 +47,7 @@ func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
 	t, err := queue.ParseLine(l.object(f, ""))
 	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
 		for _, fault := range ie.Faults {
-			l.tell(f.path, fault)
+			l.report(f.path, fault)
 		}
 	}
 	return t, l.places
@@ -90,21 +91,16 @@ func (l *line) member(f field, within, name string) jsontext.Value {
 
 // value returns any value, nil if it has a fault.
 func (l *line) value(f field, name string) jsontext.Value {
-	switch f.Value.Kind {
-	case yaml.MappingNode, yaml.SequenceNode:
-		if !l.is(f, f.Value.Kind, "") { // it has a tag
-			return nil
-		} else if f.Value.Kind == yaml.MappingNode {
-			return l.object(f, name)
-		}
+	mayBeNull := name == "payload" || strings.HasPrefix(name, "payload.")
+	switch kind := f.Value.Kind; {
+	case !l.Plain(f.Field, f.path):
+		return nil
+	case kind == yaml.MappingNode:
+		return l.object(f, name)
+	case kind == yaml.SequenceNode:
 		return l.list(f, name)
-	}
-	if name != "payload" && !strings.HasPrefix(name, "payload.") {
-		if !l.is(f, yaml.ScalarNode, "a text or a number") {
-			return nil
-		}
-	} else if !l.Plain(f.Field, f.path) {
-		return nil // nothing may be written in its place, too: that is null
+	case !mayBeNull && !l.is(f, yaml.ScalarNode, "a text or a number"):
+		return nil
 	}
 	return l.scalar(f)
 }
@@ -146,23 +142,20 @@ func quote(text string) jsontext.Value {
 	return quoted
 }
 
-// tell reports a fault from package queue, unless it follows from a fault that was reported already: a
-// field that was left out for its fault is not reported as missing.
-func (l *line) tell(path string, f queue.Fault) {
+// report adds a fault from package queue, unless it follows from a fault that was reported already: a field
+// that was left out for its fault is not reported as missing.
+func (l *line) report(path string, f queue.Fault) {
 	aboutType := f.Field == "http" || f.Field == "payload"
 	if l.bad[f.Field] || aboutType && l.bad["type"] {
 		return
 	}
-	within := f.Field
-	if _, there := l.places[within]; !there { // it is missing: report the place of its parent
-		within, _, _ = strings.Cut(within, ".")
-	}
-	at, there := l.places[within]
-	if !there {
-		at = l.places[""]
+	at, there := l.places[f.Field]
+	if !there { // it is missing: report the place of its parent
+		parent, _, _ := strings.Cut(f.Field, ".")
+		at = cmp.Or(l.places[parent], l.places[""])
 	}
 	if f.Field != "" {
 		path += "." + f.Field
 	}
-	l.fault(at, path, "%s", f.Reason)
+	l.Add(at, path, f.Reason)
 }
