@@ -87,32 +87,40 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestIDIsTaken holds that an id "is taken while its task waits or runs, for
-// Remember after it succeeded, and while it lies in asynq's archive".
+// TestIDIsTaken holds that an id "is taken while its task waits or runs, for Remember after it succeeded, and while it is in
+// asynq's archive".
 func TestIDIsTaken(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	client := queue.NewClient(rdb, queue.ClientConfig{})
-	task := func(id string) queue.Task { return queue.Task{Type: "mail", Scope: "a", ID: id, Queue: name} }
-	enqueue := func(task queue.Task, want queue.State) {
+	enqueue := func(want queue.State, ids ...string) {
 		t.Helper()
-		if got, err := client.Enqueue(t.Context(), task); got.State != want || err != nil {
-			t.Errorf("%s: %+v %v, want %s", task.ID, got, err, want)
+		for _, id := range ids {
+			task := queue.Task{Type: "mail", Scope: "a", ID: id, Queue: name}
+			switch id {
+			case "remembered":
+				task.Remember = time.Hour
+			case "scheduled":
+				task.Delay = time.Hour
+			}
+			if got, err := client.Enqueue(t.Context(), task); got.State != want || err != nil {
+				t.Errorf("%s: %+v %v, want %s", task.ID, got, err, want)
+			}
 		}
 	}
-	remembered, scheduled, other := task("remembered"), task("scheduled"), task("done")
-	remembered.Remember, scheduled.Delay, other.Queue = time.Hour, time.Hour, redistest.Prefix(t)
-	for _, x := range []queue.Task{task("done"), remembered, scheduled, task("fails")} {
-		enqueue(x, queue.Enqueued)
-		enqueue(x, queue.Duplicate)
+	all := []string{"done", "remembered", "scheduled", "fails"}
+	enqueue(queue.Enqueued, all...)
+	enqueue(queue.Duplicate, all...)
+	other := queue.Task{Type: "mail", Scope: "a", ID: "done", Queue: redistest.Prefix(t)}
+	if got, err := client.Enqueue(t.Context(), other); got.State != queue.Enqueued || err != nil {
+		t.Errorf("in another queue: %+v %v", got, err)
 	}
-	enqueue(other, queue.Enqueued)
 
 	running := make(chan string)
 	server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
 		Queues: map[string]int{name: 1}, TaskCheckInterval: 5 * time.Millisecond, LogLevel: asynq.FatalLevel,
 	})
-	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+	must(t, server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		running <- id
 		running <- id // until the test has looked
@@ -120,23 +128,19 @@ func TestIDIsTaken(t *testing.T) {
 			return asynq.SkipRetry
 		}
 		return nil
-	}))
-	must(t, err)
+	})))
 	t.Cleanup(server.Shutdown)
 	for range 3 {
-		enqueue(task(<-running), queue.Duplicate)
+		enqueue(queue.Duplicate, <-running)
 		<-running
 	}
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	redistest.WaitFor(t, "all to have run", 2*time.Minute, func() bool {
-		q, err := inspector.GetQueueInfo(name)
+		q, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo(name)
 		return err == nil && q.Active == 0 && q.Completed == 1 && q.Archived == 1
 	})
-	enqueue(scheduled, queue.Duplicate)
-	enqueue(remembered, queue.Duplicate)
-	enqueue(task("fails"), queue.Duplicate)
+	enqueue(queue.Duplicate, "scheduled", "remembered", "fails")
 	go func() { <-running; <-running }()
-	enqueue(task("done"), queue.Enqueued)
+	enqueue(queue.Enqueued, "done")
 }
 
 // TestDelayIsNeverEarly lets asynq release delayed tasks as fast as it can.
@@ -159,18 +163,14 @@ func TestDelayIsNeverEarly(t *testing.T) {
 		server := asynq.NewServerFromRedisClient(rdb, asynq.Config{
 			TaskCheckInterval: 20 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond, LogLevel: asynq.FatalLevel,
 		})
-		err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		must(t, server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 			ran.Add(1)
 			id, _ := asynq.GetTaskID(ctx)
-			switch late := time.Since(due[id]); {
-			case late < 0:
-				t.Errorf("%s: %v early", id, -late)
-			case late > 8*time.Second: // the first ones waited for the server
+			if late := time.Since(due[id]); late < 0 || late > 8*time.Second { // the first ones waited for the server
 				t.Errorf("%s: %v late", id, late)
 			}
 			return nil
-		}))
-		must(t, err)
+		})))
 		<-time.After(8 * time.Second)
 		server.Shutdown()
 		if int(ran.Load()) != len(due) {

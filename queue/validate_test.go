@@ -53,21 +53,14 @@ func TestValidate(t *testing.T) {
 
 func TestParseDuration(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{
-		"0": 0, "0s": 0, "-0s": 0, "1us": time.Microsecond, "500ms": 500 * time.Millisecond, "1h30m": 90 * time.Minute,
-		"30d": 720 * time.Hour, "0d": 0, "3650d": 3650 * 24 * time.Hour, "87600h": 3650 * 24 * time.Hour,
-	} {
-		if got, err := queue.ParseDuration(text); got != want || err != nil {
-			t.Errorf("%q: %v %v, want %v", text, got, err, want)
-		}
-	}
 	for text, want := range map[string]string{
-		"": "no duration", "5": "no duration", "d": "no duration", "1d2h": "no duration", "x": "no duration", "1e3s": "no duration",
-		"1ns": "below a microsecond", "0.9us": "below a microsecond", "-1ns": "negative", "-1d": "negative",
-		"3651d": "ten years", "99999999999h": "ten years", "1h99999999999999999999h": "ten years",
+		"0": "0s", "-0s": "0s", "1us": "1µs", "1h30m": "1h30m0s", "30d": "720h0m0s", "3650d": "87600h0m0s",
+		"": "is no duration", "5": "is no duration", "1ns": "is below a microsecond", "0.1ns": "is below a microsecond", "-1ns": "is negative",
+		"3651d": "is above ten years", "99999999999h": "is above ten years",
 	} {
-		if got, err := queue.ParseDuration(text); err == nil || !strings.Contains(err.Error(), want) || got != 0 {
-			t.Errorf("%q: %v %v, want an error with %q", text, got, err, want)
+		got, err := queue.ParseDuration(text)
+		if err == nil && got.String() != want || err != nil && (got != 0 || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v %v, want %s", text, got, err, want)
 		}
 	}
 }

@@ -274,32 +274,25 @@ func TestRecordsOnlyMoveOn(t *testing.T) {
 		"a server":  redistest.NewServer(t).Client(t),
 		"a cluster": redistest.Cluster(t),
 		// what docs/operations.md grants, and no more
-		"a user of few rights": redistest.NewServer(t).User(t, []string{recordsKey},
-			"time", "zadd", "zrange", "zremrangebyscore", "pexpire"),
+		"a user of few rights": redistest.NewServer(t).User(t, []string{recordsKey}, "time", "zadd", "zrange", "zremrangebyscore", "pexpire"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := records{rdb: rdb}
-			ctx := t.Context()
-			member := redistest.Prefix(t)
-			begin, err := r.read(ctx)
+			r, member := records{rdb: rdb}, redistest.Prefix(t)
+			begin, err := r.read(t.Context())
 			if err != nil || !begin.until[member].IsZero() || time.Since(begin.exact).Abs() > time.Minute {
 				t.Fatalf("%+v, %v", begin, err)
 			}
-			at := begin.now
+			at := func(d time.Duration) []redis.Z { return []redis.Z{record(member, begin.now.Add(d))} }
 			for i, step := range []struct {
-				marks marks
-				want  time.Time
+				first, later []redis.Z
+				want         time.Duration
 			}{
-				{marks{now: at, first: []redis.Z{record(member, at)}}, at},
-				{marks{now: at, first: []redis.Z{record(member, at.Add(time.Hour))}}, at},
-				{marks{now: at, later: []redis.Z{record(member, at.Add(time.Minute))}}, at.Add(time.Minute)},
-				{marks{now: at, later: []redis.Z{record(member, at.Add(time.Second))}}, at.Add(time.Minute)},
-				{marks{now: at}, at.Add(time.Minute)},
+				{at(0), nil, 0}, {at(time.Hour), nil, 0}, {nil, at(time.Minute), time.Minute}, {nil, at(time.Second), time.Minute}, {nil, nil, time.Minute},
 			} {
-				must(t, r.write(ctx, step.marks))
-				st, err := r.read(ctx)
-				if err != nil || !st.until[member].Equal(step.want) {
+				must(t, r.write(t.Context(), marks{begin.now, step.first, step.later}))
+				st, err := r.read(t.Context())
+				if err != nil || !st.until[member].Equal(begin.now.Add(step.want)) {
 					t.Errorf("step %d: %v, %v, want %v", i, st.until, err, step.want)
 				}
 			}
