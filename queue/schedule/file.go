@@ -3,7 +3,6 @@ package schedule
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -30,12 +29,7 @@ type FileError = policy.Error
 // Load reads the schedules.yaml at path. The error is a *FileError that names path, or that of the
 // file system.
 func Load(path string) (*File, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("schedule: read schedules: %w", err)
-	}
-	defer func() { _ = file.Close() }() // nothing was written, so no data can be lost
-	data, err := io.ReadAll(io.LimitReader(file, strictyaml.MaxBytes+1))
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read schedules: %w", err)
 	}

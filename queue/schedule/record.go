@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -62,7 +63,7 @@ func (st state) done(e *entry, beginning bool) (time.Time, bool) {
 	}
 	latest := own.Add(overtaken)
 	for member, until := range st.until {
-		if nameOf(member) == e.Name && until.After(latest) {
+		if _, name, _ := strings.Cut(member, ":"); name == e.Name && until.After(latest) {
 			own, latest = until, until
 		}
 	}

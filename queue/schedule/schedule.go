@@ -110,19 +110,17 @@ func (s *Schedule) member() string {
 	return hex.EncodeToString(sum[:8]) + ":" + s.Name
 }
 
-// nameOf returns the name of the schedule in a record's name.
-func nameOf(member string) string {
-	_, name, _ := strings.Cut(member, ":")
-	return name
-}
-
 // due returns the runs after done and up to now that are to be enqueued, oldest first. It searches
 // from the latest one back, so that it is quick after the longest outage.
 func (s *Schedule) due(done, now time.Time) (runs []time.Time) {
 	if next := s.runs.Next(done); next.IsZero() || next.After(now) {
 		return nil
 	}
-	for run := s.runs.Prev(now); run.After(done) && len(runs) < s.most(); run = s.runs.Prev(run.Add(-1)) {
+	most := maxCatchUp
+	if s.CatchUp == CatchUpLast {
+		most = 1
+	}
+	for run := s.runs.Prev(now); run.After(done) && len(runs) < most; run = s.runs.Prev(run.Add(-1)) {
 		if s.CatchUp == CatchUpNone && now.Sub(run) > late {
 			break
 		}
@@ -139,12 +137,4 @@ func (s *Schedule) count(done, now time.Time) (n int) {
 		n++
 	}
 	return n
-}
-
-// most returns how many due runs are enqueued at once.
-func (s *Schedule) most() int {
-	if s.CatchUp == CatchUpLast {
-		return 1
-	}
-	return maxCatchUp
 }

@@ -339,7 +339,7 @@ func TestSecretsAreRefused(t *testing.T) {
 		"in the host":        {"https://${env:HEADWAY_TEST_KEY}.example.com/", "", "url: not a valid URL", true},
 		"empty":              {"https://api.example.com/", "${env:HEADWAY_TEST_EMPTY}", "outbound: the worker's environment has no HEADWAY_TEST_EMPTY", false},
 		"a missing file":     {"https://api.example.com/", "${file:/does/not/exist}", "outbound: the secret file:/does/not/exist cannot be read: ", false},
-		"a file of too much": {"https://api.example.com/", "${file:" + large + "}", "it is larger than 64 KiB", false},
+		"a file of too much": {"https://api.example.com/", "${file:" + large + "}", "is larger than 64 KiB", false},
 	} {
 		p := payload{URL: row.url, Headers: map[string]string{"X-Key": row.header}}
 		_, err := h.parse(task(t, p).Payload())

@@ -10,12 +10,6 @@ import (
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
-var (
-	errBrackets = errors.New("what stands in brackets must be an IPv6 address, such as [::1] or [::1]:8080")
-	errBareIPv6 = errors.New("more than one colon; write an IPv6 address in brackets, such as [::1]")
-	errPort     = errors.New("the port must be a number between 1 and 65535")
-)
-
 // hosts are the names and addresses of a list. Port 0 is any.
 type hosts map[hostPort]bool
 
@@ -86,19 +80,19 @@ func splitHostPort(s string) (host string, port int, err error) {
 	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, ']') {
 		n, err := strconv.ParseUint(s[i+1:], 10, 16)
 		if err != nil || n == 0 {
-			return "", 0, errPort
+			return "", 0, errors.New("the port must be a number between 1 and 65535")
 		}
 		s, port = s[:i], int(n)
 	}
 	inner, bracketed := strings.CutPrefix(s, "[")
 	if !bracketed && strings.Contains(s, ":") {
-		return "", 0, errBareIPv6
+		return "", 0, errors.New("more than one colon; write an IPv6 address in brackets, such as [::1]")
 	} else if !bracketed {
 		return s, port, nil
 	}
 	host, closed := strings.CutSuffix(inner, "]")
 	if addr, err := netip.ParseAddr(host); !closed || err != nil || !addr.Is6() {
-		return "", 0, errBrackets
+		return "", 0, errors.New("what stands in brackets must be an IPv6 address, such as [::1] or [::1]:8080")
 	}
 	return host, port, nil
 }

@@ -3,7 +3,6 @@ package outbound
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"os"
@@ -19,7 +18,7 @@ import (
 // ${env:STRIPE_KEY} or ${file:/run/secrets/stripe}.
 var reference = regexp.MustCompile(`\$\{((?:env|file):[^{}]*)\}`)
 
-// maxReference bounds a file that holds a secret, in bytes.
+// maxReference bounds a secret in a file, in bytes.
 const maxReference = 64 << 10
 
 // references are the secrets that tasks may refer to, and the hosts to which each may be sent. A task
@@ -129,26 +128,15 @@ func readReference(name string) (string, error) {
 		}
 		return "", fmt.Errorf("outbound: the worker's environment has no %s", where)
 	}
-	text, err := readFile(where)
-	if err != nil {
+	text, err := os.ReadFile(where)
+	value := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("outbound: the secret %s cannot be read: %w", name, err)
-	}
-	value := strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
-	if value == "" {
+	case value == "":
 		return "", fmt.Errorf("outbound: the secret %s is empty", name)
+	case len(value) > maxReference:
+		return "", fmt.Errorf("outbound: the secret %s is larger than %d KiB", name, maxReference>>10)
 	}
 	return value, nil
-}
-
-func readFile(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, maxReference+1))
-	if err == nil && len(text) > maxReference {
-		err = fmt.Errorf("it is larger than %d KiB", maxReference>>10)
-	}
-	return string(text), err
 }
