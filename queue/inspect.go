@@ -60,7 +60,7 @@ func momentsOf(e inspect.Estimate) (at, from, to time.Time) {
 
 // unknownStarts are the tasks of a batch that wait and whose starts are not known. Those of one scope, queue
 // and priority start in their order, so the last of them is inspected.
-type unknownStarts map[lineKey]*lastWaiter
+type unknownStarts map[lineKey]lastWaiter
 
 type lineKey struct {
 	scope, queue string
@@ -78,14 +78,9 @@ const mostInspected = 64
 // add adds a task, unless mostInspected others come first.
 func (u unknownStarts) add(w waitlist.Waiter) {
 	key := lineKey{w.Scope, w.Queue, w.Priority}
-	if u[key] == nil {
-		if len(u) >= mostInspected {
-			return
-		}
-		u[key] = &lastWaiter{}
+	if last, known := u[key]; known || len(u) < mostInspected {
+		u[key] = lastWaiter{w, last.tasks + 1}
 	}
-	u[key].Waiter = w
-	u[key].tasks++
 }
 
 // inspectUnknown asks when the last tasks start, and updates the summary. If Redis does not answer, their

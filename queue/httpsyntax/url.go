@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -129,33 +130,16 @@ func toASCII(host string) (string, bool) {
 	return host, true
 }
 
+var (
+	hostName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$`)
+	oddEnd   = regexp.MustCompile(`(?i)(^|\.)(0x[0-9a-f]*|[0-9]+)\.?$`)
+)
+
 // validName reports whether s looks like a host name in ASCII.
 func validName(s string) bool {
-	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 {
-			return false
-		}
-		for i := range len(label) {
-			if c := label[i]; !Alnum(c) && c != '-' && c != '_' {
-				return false
-			}
-		}
-	}
-	return true
+	return len(strings.TrimSuffix(s, ".")) <= 253 && hostName.MatchString(s)
 }
 
-// oddAddress reports whether s ends in a number and is not an address that netip parses. 2130706433,
-// 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems' resolvers and unknown names to
-// others.
-func oddAddress(s string) bool {
-	s = strings.ToLower(strings.TrimSuffix(s, "."))
-	last := s[strings.LastIndexByte(s, '.')+1:]
-	if hex, ok := strings.CutPrefix(last, "0x"); ok {
-		return strings.Trim(hex, "0123456789abcdef") == ""
-	}
-	return last != "" && strings.Trim(last, "0123456789") == ""
-}
+// oddAddress reports whether s ends in a number; s is not an address that netip parses. 2130706433,
+// 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems' resolvers and unknown names to others.
+func oddAddress(s string) bool { return oddEnd.MatchString(s) }

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,10 +60,7 @@ func New(cfg Config) (*Runner, error) {
 	if cfg.Redis == nil || cfg.Client == nil {
 		return nil, errors.New("schedule: Config.Redis and Config.Client are required")
 	}
-	r := &Runner{client: cfg.Client, records: records{rdb: cfg.Redis}, log: cfg.Logger}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
+	r := &Runner{client: cfg.Client, records: records{rdb: cfg.Redis}, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))}
 	for _, s := range cfg.Schedules {
 		if s == nil || s.runs == nil {
 			return nil, errors.New("schedule: Config.Schedules holds one that Parse has not made")

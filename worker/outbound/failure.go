@@ -40,24 +40,20 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	case ctx.Err() != nil:
 		return ended(ctx, c, after)
 	}
-	cause := harmless(err)
-	e := &noAnswer{text: fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, cause))}
-	if cause != nil {
-		e.causes = []error{cause}
-	}
-	return e
+	causes := harmless(err)
+	return &noAnswer{fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, causes)), causes}
 }
 
 // reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP,
 // which may quote the request.
-func (c *call) reason(err, harmless error) string {
+func (c *call) reason(err error, harmless []error) string {
 	const maxText = 300
 	text, notShown := c.hide(err.Error(), false)
 	switch {
 	case notShown == nil:
 		return clean(text, maxText)
-	case harmless != nil:
-		return clean(harmless.Error(), maxText)
+	case len(harmless) > 0:
+		return clean(harmless[0].Error(), maxText)
 	}
 	return "[not shown: " + notShown.Error() + "]"
 }
@@ -85,16 +81,16 @@ func legible(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// harmless returns the error in err's chain that callers may want to test for, nil if there is none.
-func harmless(err error) error {
+// harmless returns the error in err's chain that callers may want to test for, if there is one.
+func harmless(err error) []error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op
+		return []error{op}
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return dns
+		return []error{dns}
 	}
 	if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return cert
+		return []error{cert}
 	}
 	return nil
 }

@@ -122,9 +122,7 @@ func build(cfg Config, s seams) (*Handler, error) {
 	if err := errors.Join(err, wrong, cfg.validate()); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.OnSent == nil {
 		cfg.OnSent = func(context.Context) {}
 	}
