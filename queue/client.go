@@ -127,10 +127,8 @@ func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 //
 // An id that is taken yields a Duplicate Result and no error. A non-nil error is an *InvalidError,
 // ctx's error, or wraps Redis's. After a connection error the task may have been enqueued; enqueuing
-// it again under the same id is safe.
-//
-// go-redis repeats a command if the connection breaks before the answer. If the first attempt enqueued
-// the task, it is reported as a Duplicate, unless its id was drawn by this package.
+// it again under the same id is safe. If the connection breaks before the answer and go-redis repeats the
+// command, the task may be reported as a Duplicate of itself, unless this package drew its id.
 func (c *Client) Enqueue(ctx context.Context, t Task) (Result, error) {
 	it := c.prepare(ctx, Entry{Task: t})
 	c.send(ctx, []*item{it})
@@ -320,9 +318,9 @@ func (it *item) report() {
 	}
 }
 
-// PublishedPolicy returns the policy that workers run under, as package policystore keeps it in Redis,
-// or nil if there is none. The error is a *policystore.DamagedError if the policy cannot be decoded,
-// ctx's, or one that wraps throttle.ErrUnavailable. Costs a few round trips.
+// PublishedPolicy returns the policy that workers run under, as package policystore keeps it, or nil for
+// none. The error is a *policystore.DamagedError if the policy cannot be decoded, ctx's, or one that wraps
+// throttle.ErrUnavailable. Costs a few round trips.
 func PublishedPolicy(ctx context.Context, rdb redis.UniversalClient) (*policy.Policy, error) {
 	p, err := policystore.New(rdb, policystore.Config{}).Now(ctx)
 	switch {

@@ -28,9 +28,9 @@ const (
 	// HeaderExpected is the start that was expected when the task was enqueued, RFC 3339 with fractions.
 	// Only clients with an OnEnqueue set it, on tasks that wait for their limits; nothing depends on it.
 	HeaderExpected = "headway-expected"
-	// HeaderWaitsFor is what the task waited for when it was enqueued, under the same conditions: how many
-	// waiters of its scope were before it, and, if a rule is known, how many names of its scope make up the
-	// rule's level, and the rule with its place in the policy. Example: "12 2 payments/*:tenant".
+	// HeaderWaitsFor is set under the same conditions: how many waiters of the task's scope were before it,
+	// and, if a rule is known, how many names of the scope make up the rule's level, and the rule with its
+	// place in the policy. Example: "12 2 payments/*:tenant".
 	HeaderWaitsFor = "headway-waits-for"
 )
 
@@ -100,10 +100,9 @@ func sendsUncounted(kind string, costs policy.Costs) bool {
 	return kind == TypeHTTP && len(costs) > 0 && costs.Of(policy.Requests) == 0
 }
 
-// ReadSpec reads the headers of a task. It returns false if the task has none of them: another program
-// made it. An empty scope stands for a task that names none, and that a worker has moved to another queue.
-// Absent headers have their defaults. The error is a *HeaderError for a damaged value, or for other headers
-// without a scope.
+// ReadSpec reads the headers of a task, with defaults for absent ones. It returns false if the task has none
+// of them: another program made it. The scope is empty for a task without a scope that a worker has moved
+// to another queue. The error is a *HeaderError for a damaged value, or for other headers without a scope.
 func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	headers := t.Headers()
 	scope, ok := headers[HeaderScope]

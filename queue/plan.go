@@ -83,11 +83,11 @@ func (c *Client) count(sum *Summary, it *item) {
 	if c.cfg.Limiter == nil || it.result.State != Enqueued || !it.result.Start.IsZero() {
 		return
 	}
-	earliest := time.Time{}
 	if it.from.Delay > 0 {
-		earliest = time.Now().Add(it.from.Delay)
+		sum.unknownStart(time.Now().Add(it.from.Delay))
+	} else {
+		sum.unknownStart(time.Time{})
 	}
-	sum.unknownStart(earliest)
 }
 
 // binding returns the rule that the last waiter of a scope waits for. It is zero if there are no

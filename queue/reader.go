@@ -66,8 +66,6 @@ func (r *Reader) All() iter.Seq[Entry] {
 	}
 }
 
-var byteOrderMark = []byte("\uFEFF")
-
 // readLine returns the next line without its end. Of a line longer than MaxLine it returns a part that
 // is longer, too.
 func (r *Reader) readLine() ([]byte, error) {
@@ -82,7 +80,7 @@ func (r *Reader) readLine() ([]byte, error) {
 		return nil, fmt.Errorf("queue: read after line %d: %w", r.line, err)
 	}
 	if r.line++; r.line == 1 {
-		text = bytes.TrimPrefix(text, byteOrderMark)
+		text = bytes.TrimPrefix(text, []byte("\uFEFF")) // a byte order mark
 	}
 	return bytes.TrimSuffix(bytes.TrimSuffix(text, []byte("\n")), []byte("\r")), nil
 }

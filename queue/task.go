@@ -24,14 +24,11 @@ const (
 )
 
 const (
-	// neverByAsynq is the MaxRetry that asynq gets. asynq archives a limited task on its last attempt
-	// before it checks whether that was a failure, so the user's budget is a header and asynq's own never
-	// ends. It is the largest that asynq can store.
+	// asynq gets the longest MaxRetry and Timeout, because it archives a task on its last attempt before it
+	// checks whether that was a failure, and counts the wait for a turn as run time. The task's own are in
+	// its headers.
 	neverByAsynq = math.MaxInt32
-
-	// neverCut is the Timeout that asynq gets, because asynq counts the wait for a turn inside the
-	// handler as run time. The task's own timeout is a header.
-	neverCut = maxDuration
+	neverCut     = maxDuration
 )
 
 // Task is one unit of work and its cost. Type and Scope are required, and HTTP for a task of type
@@ -127,8 +124,8 @@ func (t Task) withDefaults() Task {
 	return t
 }
 
-// asynqTask returns the task in asynq's form. t is valid, has its defaults and an id. app is the
-// enqueuing application, as HeaderApp has it. more are headers beside Headway's own.
+// asynqTask returns a valid task with its defaults and its id in asynq's form. app is the enqueuing
+// application, as HeaderApp has it. more are headers beside Headway's own.
 func (t Task) asynqTask(now time.Time, app string, more map[string]string) (*asynq.Task, error) {
 	payload := t.Payload
 	if t.HTTP != nil {
@@ -166,8 +163,7 @@ func (t Task) due(now time.Time) time.Time {
 	return now
 }
 
-// secondAtOrAfter rounds up: asynq drops fractions of a second, and a task with a delay of 1.9 s must
-// not start after 1 s.
+// secondAtOrAfter rounds up, because asynq drops fractions of a second and no task may start early.
 func secondAtOrAfter(at time.Time) time.Time { return at.Add(time.Second - 1).Truncate(time.Second) }
 
 // wholeSeconds rounds up, for the same reason.

@@ -41,8 +41,10 @@ func (t Task) validate(now time.Time, found faults) faults {
 		}
 	}
 	check("type", typeFault(t.Type))
-	if !found.has("scope") {
-		found = append(found, checkScope(t.Scope)...)
+	if t.Scope == "" {
+		check("scope", "required; the path it spends from, such as payments/acme")
+	} else if _, err := policy.ParseScope(t.Scope); err != nil && !found.has("scope") {
+		found = append(found, scopeFault(err))
 	}
 	check("id", idFault(t.ID))
 	check("cost", costsFault(t.Type, t.Cost, t.Costs))
@@ -99,16 +101,6 @@ func nameFault(text string) string {
 		return fmt.Sprintf("%q holds a control character", clip(text))
 	}
 	return ""
-}
-
-func checkScope(text string) faults {
-	if text == "" {
-		return faults{{Field: "scope", Reason: "required; the path it spends from, such as payments/acme"}}
-	}
-	if _, err := policy.ParseScope(text); err != nil {
-		return faults{scopeFault(err)}
-	}
-	return nil
 }
 
 // scopeFault reports throttle's refusal of a scope under the field's own name.

@@ -53,9 +53,9 @@ func (r records) read(ctx context.Context) (state, error) {
 	return st, nil
 }
 
-// done returns the time up to which the runs of a schedule have been enqueued, and false if there is
-// no record of the schedule yet. For a process that begins, an expression that was replaced for a
-// while and is back continues from the record of its replacement: the runs in between count as done.
+// done returns the time up to which the runs of a schedule have been enqueued, and false if the schedule has
+// no record yet. For a process that begins, an expression that was replaced for a while continues from the
+// record of its replacement: the runs in between count as done.
 func (st state) done(e *entry, beginning bool) (time.Time, bool) {
 	own, known := st.until[e.member]
 	if !known || !beginning {
@@ -80,9 +80,8 @@ func record(member string, until time.Time) redis.Z {
 	return redis.Z{Score: float64(until.Unix()), Member: member}
 }
 
-// write advances records. If another process has advanced one further, or has created it first, the
-// other value stays. It does so even if ctx has ended, so that enqueued runs are recorded. Costs one round
-// trip, or none if there are no marks.
+// write advances records, also after ctx has ended. A value that another process has advanced further, or
+// has created first, stays. Costs one round trip, or none if there are no marks.
 func (r records) write(ctx context.Context, m marks) error {
 	if len(m.first)+len(m.later) == 0 {
 		return nil

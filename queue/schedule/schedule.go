@@ -1,10 +1,10 @@
 // Package schedule enqueues recurring tasks from a schedules.yaml: each run of each schedule once,
 // however many processes run it.
 //
-// asynq has a Scheduler, and a PeriodicTaskManager above it. Alone they are not enough: every process
-// with a Scheduler enqueues a copy of its own, and a run that comes due while no process is up is
-// lost, because there is no record of past runs. This package uses what they are built on: robfig/cron
-// parses the expressions (package wallclock), and asynq refuses a second task with the same id.
+// asynq's Scheduler is not enough: every process with one enqueues a copy of its own, and a run that comes
+// due while no process is up is lost, because there is no record of past runs. This package uses what it
+// is built on: robfig/cron parses the expressions (package wallclock), and asynq refuses a second task with
+// the same id.
 //
 // # How a run is enqueued once
 //

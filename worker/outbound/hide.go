@@ -48,17 +48,15 @@ type search struct {
 }
 
 func newSearch(text string) *search {
-	s := &search{text: text}
 	whole := newView(text)
-	readings := []view{whole}
-	for _, once := range whole.decodings() {
-		readings = append(readings, once)
-		readings = append(readings, once.decodings()...)
+	views := append([]view{whole}, whole.decodings()...)
+	for _, once := range views[1:] {
+		views = append(views, once.decodings()...)
 	}
-	for _, v := range readings {
-		s.views = append(s.views, v.folded())
+	for i, v := range views {
+		views[i] = v.folded()
 	}
-	return s
+	return &search{text: text, views: views}
 }
 
 // look searches for one secret, of which parts of at least that length are hidden.
