@@ -11,7 +11,6 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/policy"
 )
 
 func ExampleClient_Enqueue() {
@@ -54,25 +53,6 @@ func ExampleClient_EnqueueBatch() {
 	// 2 invalid queue: invalid task: cost: 0 is below 1
 	// 3 duplicate <nil>
 	// 1 1 1 <nil>
-}
-
-// A policy at hand tells at once what could never run.
-func ExampleClientConfig() {
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
-	defer func() { _ = rdb.Close() }()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
-		"payments": {Rules: []policy.Rule{
-			{Name: "account", Algorithm: policy.TokenBucket, Limit: 20, Per: time.Second, Burst: 5},
-		}},
-	})
-	if err != nil {
-		panic(err)
-	}
-	client := queue.NewClient(rdb, queue.ClientConfig{Policy: policy})
-	_, err = client.Enqueue(context.Background(), queue.Task{Type: "report", Scope: "payments/acme", Cost: 6})
-	fmt.Println(err)
-	// Output:
-	// queue: invalid task: cost: 6 can never pass: rule "account" admits 5 at most; split the task, or raise the rule's burst or limit
 }
 
 func ExampleTask_AppendLine() {

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// 2xx is success; 408, 425, 429 and 5xx are retried; every other answer is final.
+// 2xx is success; 408, 425, 429 and 5xx are retried; every other answer is final, and no redirect is followed.
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -32,20 +32,11 @@ func TestStatuses(t *testing.T) {
 			continue
 		}
 		var got *StatusError
-		if !errors.As(err, &got) || got.Status != status || got.RetryAfter != -1 || got.Snippet != "" {
+		if !errors.As(err, &got) || got.Status != status || got.RetryAfter != -1 || got.Snippet != "" ||
+			strings.Contains(err.Error(), "redirects are not followed") != (status < 400) {
 			t.Errorf("%d: %+v", status, got)
 		}
 		wantPermanent(t, err, status != 408 && status != 425 && status != 429 && status < 500)
-	}
-}
-
-func TestRedirectsAreNotFollowed(t *testing.T) {
-	t.Parallel()
-	s := listen(t, always("HTTP/1.1 307 Temporary Redirect\r\nLocation: /there?token=hush\r\nContent-Length: 0\r\n\r\n"))
-	err := run(t, handler(t, Config{}, seams{}), payload{URL: s.url + "/XyZzYabcdefGhijKLmnopqrS/here"})
-	wantPermanent(t, err, true)
-	if want := "outbound: GET " + s.url + "/[redacted]/here answered 307 Temporary Redirect (redirects are not followed)"; err.Error() != want || s.requests.Load() != 1 {
-		t.Errorf("got %q after %d requests", err, s.requests.Load())
 	}
 }
 

@@ -13,7 +13,7 @@
 // request of which no byte was accepted goes out on another connection in the same run
 // (TestUnsentRequestGoesOutOnAnotherConnection). HTTP/2 is off, also if a server offers it (TestTLS,
 // TestNoProxyNoHTTP2): its client repeats requests by its own rules and mixes the requests of a
-// connection. Redirects are not followed (TestRedirectsAreNotFollowed).
+// connection. Redirects are not followed (TestStatuses).
 //
 // # What is sent
 //

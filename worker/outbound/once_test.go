@@ -214,16 +214,11 @@ const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 func TestTraceContext(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ parent, state, wantParent, wantState string }{
-		"none":          {"", "", "", ""},
-		"both":          {parent, "vendor=1", parent, "vendor=1"},
-		"without state": {parent, "", parent, ""},
-		"state alone":   {"", "vendor=1", "", ""},
-		"long state":    {parent, "a=" + strings.Repeat("a", 254) + ",b=" + strings.Repeat("a", 254), parent, ""},
-		"no state":      {parent, "of no vendor", parent, ""},
-		"later version": {"01" + parent[2:] + "-more", "", "01" + parent[2:] + "-more", ""},
-		"upper case":    {strings.ToUpper(parent), "", "", ""},
-		"no trace":      {"00-" + strings.Repeat("0", 32) + parent[35:], "", "", ""},
-		"injected":      {parent + "\r\nX-Evil: 1", "", "", ""},
+		"none":        {"", "", "", ""},
+		"both":        {parent, "vendor=1", parent, "vendor=1"},
+		"state alone": {"", "vendor=1", "", ""},
+		"no state":    {parent, "of no vendor", parent, ""},
+		"injected":    {parent + "\r\nX-Evil: 1", "", "", ""},
 	} {
 		header := http.Header{}
 		TraceContext(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": tt.parent, "tracestate": tt.state}), header)
