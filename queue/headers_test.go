@@ -117,25 +117,23 @@ func TestClientApp(t *testing.T) {
 
 func TestPublishedPolicy(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.NewServer(t).Client(t)
-	ctx := t.Context()
-	if p, err := queue.PublishedPolicy(ctx, rdb); p != nil || err != nil {
+	rdb, p := redistest.NewServer(t).Client(t), policy.PerSecond("a", 4)
+	if p, err := queue.PublishedPolicy(t.Context(), rdb); p != nil || err != nil {
 		t.Fatalf("before: %v %v", p, err)
 	}
-	p := policy.PerSecond("a", 4)
-	_, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(ctx, "worker", p, false)
+	_, _, err := policystore.New(rdb, policystore.Config{}).PublishFile(t.Context(), "worker", p, false)
 	must(t, err)
-	got, err := queue.PublishedPolicy(ctx, rdb)
+	got, err := queue.PublishedPolicy(t.Context(), rdb)
 	if err != nil || string(limitsyaml.Format(got)) != string(limitsyaml.Format(p)) {
 		t.Errorf("got %s %v, want %s", limitsyaml.Format(got), err, limitsyaml.Format(p))
 	}
-	done, cancel := context.WithCancel(ctx)
+	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := queue.PublishedPolicy(done, rdb); err != context.Canceled { //nolint:errorlint // exactly this one
+	if _, err := queue.PublishedPolicy(ended, rdb); err != context.Canceled { //nolint:errorlint // exactly this one
 		t.Errorf("cancelled: %v", err)
 	}
-	rdb.HSet(ctx, "hw:limits", "version", "x")
-	if _, err := queue.PublishedPolicy(ctx, rdb); !errors.As(err, new(*policystore.DamagedError)) {
+	rdb.HSet(t.Context(), "hw:limits", "version", "x")
+	if _, err := queue.PublishedPolicy(t.Context(), rdb); !errors.As(err, new(*policystore.DamagedError)) {
 		t.Errorf("damaged: %v", err)
 	}
 }
@@ -207,61 +205,47 @@ func TestOnEnqueueOfATaskThatIsNotSent(t *testing.T) {
 	}
 }
 
-// "With an OnEnqueue, a task that waits for its limits also carries HeaderExpected and HeaderWaitsFor."
+// "With it, a task that waits also carries HeaderExpected and HeaderWaitsFor."
 func TestOnEnqueueOfTasksThatWait(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	limiter := limited(t, rdb, name, "limits: {p: {rules: [{name: limit, algorithm: sliding-window, limit: 1, per: 1s}]}}")
 	var s seen
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, OnEnqueue: s.onEnqueue})
-	results := map[string]queue.Result{}
-	sum, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results[r.ID] = r })
-	if err != nil || sum.Enqueued != 5 || len(s.began) != 5 {
-		t.Fatalf("%+v %v, begun %v", sum, err, s.began)
-	}
 	waits := map[int64]bool{}
-	for id, r := range results {
-		if s.began[id] != 1 || len(s.done[id]) != 1 {
-			t.Errorf("%s: begun %d times, with the results %+v", id, s.began[id], s.done[id])
+	var results []queue.Result
+	sum, err := client.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) { results = append(results, r) })
+	for _, r := range results {
+		if s.began[r.ID] != 1 || len(s.done[r.ID]) != 1 {
+			t.Errorf("%s: begun %d times, with the results %+v", r.ID, s.began[r.ID], s.done[r.ID])
 		}
-		headers := info(t, rdb, name, id).Headers
-		text := headers[queue.HeaderExpected]
-		if !r.Waits {
-			if text != "" || headers[queue.HeaderWaitsFor] != "" || r.Ahead != 0 || r.WaitsFor != nil {
-				t.Errorf("%s does not wait: %q, %+v", id, headers, r)
-			}
-			continue
+		got, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, info(t, rdb, name, r.ID).Headers))
+		want := queue.PlannedWait{Ahead: -1}
+		if r.Waits {
+			waits[r.Ahead] = true
+			want = queue.PlannedWait{Ahead: r.Ahead, Start: r.Start.UTC()}
 		}
-		waits[r.Ahead] = true
-		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !at.Equal(r.Start) {
-			t.Errorf("%s: %q, want %s", id, text, r.Start)
-		}
-		planned, is := queue.ReadPlannedWait(asynq.NewTaskWithHeaders("mail", nil, headers))
-		want := queue.PlannedWait{Ahead: r.Ahead, Start: r.Start.UTC()}
 		if r.Ahead > 0 { // the first waits for no rule
 			want.Rule, want.Level = "p:limit", "p"
 		}
-		if !is || planned != want {
-			t.Errorf("%s: %+v, want %+v, from %q", id, planned, want, headers)
+		if is != r.Waits || got != want || !r.Waits && (r.Ahead != 0 || r.WaitsFor != nil) {
+			t.Errorf("%s: %+v, want %+v, for %+v", r.ID, got, want, r)
 		}
 	}
-	if !waits[0] || !waits[1] || !waits[2] {
-		t.Errorf("none of the tasks that wait has 0, 1 or 2 before it: %v", waits)
+	if err != nil || sum.Enqueued != 5 || !waits[0] || !waits[1] || !waits[2] {
+		t.Errorf("%+v %v, with so many before them: %v", sum, err, waits)
 	}
 	plain := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
-	if _, err := plain.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) {
+	_, err = plain.EnqueueBatch(t.Context(), many(name, 5, "p/a"), func(r queue.Result) {
 		if r.State != queue.Duplicate || r.Waits || !r.Start.IsZero() || r.Ahead != 0 || r.WaitsFor != nil {
 			t.Errorf("a task that was there: %+v", r)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	must(t, err)
 	got, err := plain.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "p/a", Queue: name, ID: "untraced"})
-	if err != nil || !got.Waits {
-		t.Fatalf("%+v %v", got, err)
-	}
-	if headers := info(t, rdb, name, "untraced").Headers; headers[queue.HeaderExpected] != "" || headers[queue.HeaderWaitsFor] != "" {
-		t.Errorf("without an OnEnqueue: %q", headers)
+	headers := info(t, rdb, name, "untraced").Headers
+	if err != nil || !got.Waits || headers[queue.HeaderExpected] != "" || headers[queue.HeaderWaitsFor] != "" {
+		t.Errorf("without an OnEnqueue: %+v %v, %q", got, err, headers)
 	}
 }
 

@@ -51,36 +51,31 @@ func TestEachRunIsEnqueuedOnceByManyRunners(t *testing.T) {
 	})
 }
 
-// "A process that dies between the two steps has moved no record, and any other one sees that the run is due."
+// "A process that dies between the two steps has not advanced the record, so any other process sees that the run is due."
 func TestRunnerDiesBetweenEnqueueAndRecord(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		dies := errors.New("killed")
 		first := w.runner(file(daily), nil, nil)
-		if _, err := first.poll(t.Context()); err != nil { // the first sight
-			t.Fatal(err)
-		}
-		pass(2 * time.Minute)
 		killed := w.runner(file(daily), func(cmd redis.Cmder) error {
 			if cmd.Name() == "zadd" {
 				return dies
 			}
 			return nil
 		}, nil)
-		if _, err := killed.poll(t.Context()); !errors.Is(err, dies) {
-			t.Fatal(err)
+		poll := func(r *Runner, want error, record string, runs ...string) {
+			t.Helper()
+			if _, err := r.poll(t.Context()); !errors.Is(err, want) {
+				t.Fatalf("%v, want %v", err, want)
+			}
+			if w.want("s", runs...); !w.record().Equal(moment(t, record)) {
+				t.Errorf("the record is at %s, want %s", w.record(), record)
+			}
 		}
-		w.want("s", "2026-11-22 06:00:00")
-		if got := w.record(); !got.Before(moment(t, "2026-11-22 06:00:00")) {
-			t.Errorf("the record is at %s", got)
-		}
+		poll(first, nil, "2026-11-22 05:59:00")
+		pass(2 * time.Minute)
+		poll(killed, dies, "2026-11-22 05:59:00", "2026-11-22 06:00:00")
 		for range 2 { // finds the id taken, and nothing to do
-			if _, err := first.poll(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			w.want("s", "2026-11-22 06:00:00")
-			if got := w.record(); !got.Equal(moment(t, "2026-11-22 06:01:00")) {
-				t.Errorf("the record is at %s", got)
-			}
+			poll(first, nil, "2026-11-22 06:01:00", "2026-11-22 06:00:00")
 		}
 	})
 }
@@ -135,15 +130,21 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// A record is moved on each minute when nothing is due: it tells that the schedule is in force.
-func TestRecordIsRenewed(t *testing.T) {
+// A record advances each minute when nothing is due, and lives for a year after its last use, and the key with it.
+func TestRecordsExpire(t *testing.T) {
 	inBubble(t, "2026-11-22 07:00:00", func(t *testing.T, w *world) {
 		stop := w.start(w.runner(file(daily), nil, nil))
 		defer stop()
+		pass(time.Second)
+		old := redis.Z{Member: "0123456789abcdef:s", Score: float64(w.now().Add(-recordsTTL - time.Hour).Unix())}
+		w.rdb.ZAdd(t.Context(), recordsKey, old)
 		for range 10 {
 			pass(10 * time.Minute)
-			if behind := w.now().Sub(w.record()); behind > late+pollEvery {
+			if behind := w.now().Sub(w.record()); behind > late+pollEvery { // it is the only one
 				t.Errorf("the record is %v behind", behind)
+			}
+			if ttl := w.rdb.TTL(t.Context(), recordsKey).Val(); ttl < recordsTTL-2*time.Minute {
+				t.Errorf("the key lives %v", ttl)
 			}
 		}
 		w.want("s")
@@ -289,19 +290,5 @@ func TestJitterPutsTheTaskOff(t *testing.T) {
 		if len(infos) != len(want) || len(starts) < 3 {
 			t.Errorf("%d tasks are put off, by %v", len(infos), starts)
 		}
-	})
-}
-
-// A record lives a year after its last use, and the key with it.
-func TestRecordsExpire(t *testing.T) {
-	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
-		w.live(file(daily), time.Second)
-		if ttl := w.rdb.TTL(t.Context(), recordsKey).Val(); ttl < recordsTTL-time.Minute {
-			t.Errorf("the key lives %v", ttl)
-		}
-		old := redis.Z{Member: "0123456789abcdef:s", Score: float64(w.now().Add(-recordsTTL - time.Hour).Unix())}
-		w.rdb.ZAdd(t.Context(), recordsKey, old)
-		w.live(file(daily), 2*time.Minute)
-		w.record() // the only one
 	})
 }
