@@ -46,11 +46,6 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
 	broken := errors.New("the disk is gone")
-	planned := func(rdb redis.UniversalClient) *queue.Client {
-		const limits = "limits: {p: {rules: [{name: account, algorithm: sliding-window, limit: 100, per: 1s}], " +
-			"scopes: {'*': {rules: [{name: tenant, algorithm: token-bucket, limit: 10, per: 1s}]}}}}"
-		return queue.NewClient(rdb, queue.ClientConfig{Limiter: limited(t, rdb, redistest.Prefix(t), limits)})
-	}
 	mail := func(id, scope string, cost int64) queue.Entry {
 		return queue.Entry{Task: queue.Task{Type: "mail", Queue: name, ID: id, Scope: scope, Cost: cost}}
 	}
@@ -58,15 +53,18 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 		mail("a", "p/a", 1), mail("a", "p/a", 1), mail("", "p/a", 1), mail("", "p/a", 1), mail("b", "q", 1), mail("c", "p/a", 2),
 		{Err: &queue.InvalidError{}}, {Task: queue.Task{Type: "mail", Queue: name, ID: "d", Scope: "p/a", Delay: time.Hour}},
 	}
-	states := ""
-	each := func(r queue.Result) { states += string(r.State) + " " }
-	began := time.Now()
-	sum, err := planned(rdb).Forecast(t.Context(), slices.Values(entries), each)
-	if states != "valid duplicate valid valid invalid invalid invalid valid " || err != nil {
-		t.Errorf("%s %v", states, err)
+	forecast := func(ctx context.Context, rdb redis.UniversalClient) (states string, sum queue.Summary, err error) {
+		const limits = "limits: {p: {rules: [{name: account, algorithm: sliding-window, limit: 100, per: 1s}], " +
+			"scopes: {'*': {rules: [{name: tenant, algorithm: token-bucket, limit: 10, per: 1s}]}}}}"
+		client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limited(t, rdb, redistest.Prefix(t), limits)})
+		sum, err = client.Forecast(ctx, slices.Values(entries), func(r queue.Result) { states += string(r.State) + " " })
+		return states, sum, err
 	}
-	if done := sum.DoneAt.Sub(began); sum.Valid != 4 || sum.Random != 2 || sum.Untold != 1 || done < time.Hour || done > time.Hour+time.Minute || sum.Binding != (queue.Binding{}) {
-		t.Errorf("%+v", sum)
+	began := time.Now()
+	states, sum, err := forecast(t.Context(), rdb)
+	if done := sum.DoneAt.Sub(began); states != "valid duplicate valid valid invalid invalid invalid valid " || err != nil ||
+		sum.Valid != 4 || sum.Random != 2 || sum.Untold != 1 || done < time.Hour || done > time.Hour+time.Minute || sum.Binding != (queue.Binding{}) {
+		t.Errorf("%s: %+v %v", states, sum, err)
 	}
 	if n := rdb.Exists(t.Context(), "asynq:{"+name+"}:pending", "asynq:{"+name+"}:scheduled").Val(); n != 0 {
 		t.Error("something was enqueued")
@@ -76,17 +74,17 @@ func TestForecastTellsWhatIsWrong(t *testing.T) {
 		t.Errorf("without a policy: %+v %v", sum, err)
 	}
 	entries[1].Err = broken
-	if sum, err = planned(rdb).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, broken) || sum.Total() != 1 {
+	if _, sum, err = forecast(t.Context(), rdb); !errors.Is(err, broken) || sum.Total() != 1 {
 		t.Errorf("a source that fails: %+v %v", sum, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err = planned(rdb).Forecast(ctx, slices.Values(entries), nil); !errors.Is(err, context.Canceled) {
+	if _, _, err = forecast(ctx, rdb); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	t.Cleanup(func() { _ = gone.Close() })
-	if sum, err = planned(gone).Forecast(t.Context(), slices.Values(entries), nil); !errors.Is(err, throttle.ErrUnavailable) || sum.Total() != 0 {
+	if _, sum, err = forecast(t.Context(), gone); !errors.Is(err, throttle.ErrUnavailable) || sum.Total() != 0 {
 		t.Errorf("no Redis: %+v %v", sum, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,23 +19,6 @@ schedules:
     timezone: Europe/Berlin
     task: {type: report, scope: payments/acme, queue: example-schedule}
 `
-
-// The next runs by the clocks of Berlin. On 29 March 2026 they skip the hour from two to three: the run is at its end.
-func ExampleSchedule_Next() {
-	file, err := schedule.Parse("schedules.yaml", []byte(reports))
-	if err != nil {
-		log.Fatal(err)
-	}
-	run := time.Date(2026, time.March, 27, 12, 0, 0, 0, time.UTC)
-	for range 3 {
-		run = file.Schedules[0].Next(run)
-		fmt.Println(run)
-	}
-	// Output:
-	// 2026-03-28 02:30:00 +0100 CET
-	// 2026-03-29 03:00:00 +0200 CEST
-	// 2026-03-30 02:30:00 +0200 CEST
-}
 
 // Every process runs a Runner with the same file; each run is enqueued once.
 func ExampleRunner() {

@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,27 +36,25 @@ func costly(n int) map[string]struct {
 	text string
 } {
 	fill := func(word string, n int) string { return strings.Repeat(word, n/len(word)+1)[:n] }
-	var distinct, growing bytes.Buffer
-	for i := 0; distinct.Len() < n; i++ {
-		fmt.Fprintf(&distinct, "%04x ", i)
+	var words strings.Builder
+	for i := range 1 << 16 {
+		fmt.Fprintf(&words, "%04x ", i)
 	}
-	for i := shortest; growing.Len() < n; i++ {
-		fmt.Fprintf(&growing, "%s ", strings.Repeat("a", i%bodyPart+shortest))
-	}
+	distinct := words.String()
 	a, escaped := fill("a", 2000), fill(`\u0026amp;#x26;%26%5c`, 2000)
 	return map[string]struct {
 		p    payload
 		text string
 	}{
-		"one letter":        {payload{Body: fill("a", n)}, a},
-		"words of a letter": {payload{Body: growing.String()}, a},
-		"nested":            {payload{Body: strings.Repeat("[", min(n/2, 9000)) + strings.Repeat("]", min(n/2, 9000)) + fill(" ", n-2*min(n/2, 9000))}, "[[[["},
-		"escapes":           {payload{Body: fill(`%41&#65;\u0041`, n)}, escaped},
-		"no escapes":        {payload{Body: fill(`%zz&#zz;\uzzzz`, n)}, escaped},
-		"white space":       {payload{Body: fill("\u2003+ \t", n)}, fill("\u2003+", 2000)},
-		"header":            {payload{Headers: map[string]string{"Cookie": fill("abcd=ab; ", n)}}, fill("abcd=ab; ", 2000)},
-		"query":             {payload{URL: "http://h/?" + fill("k=abcd&", n)}, fill("abcd", 2000)},
-		"path":              {payload{URL: "http://h/" + fill("abcd1234/", n)}, fill("abcd1234/", 2000)},
+		"one letter":     {payload{Body: fill("a", n)}, a},
+		"distinct words": {payload{Body: fill(distinct, n)}, distinct[:2000]},
+		"nested":         {payload{Body: strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + fill(" ", n-18000)}, "[[[["},
+		"escapes":        {payload{Body: fill(`%41&#65;\u0041`, n)}, escaped},
+		"no escapes":     {payload{Body: fill(`%zz&#zz;\uzzzz`, n)}, escaped},
+		"white space":    {payload{Body: fill("\u2003+ \t", n)}, fill("\u2003+", 2000)},
+		"header":         {payload{Headers: map[string]string{"Cookie": fill("abcd=ab; ", n)}}, fill("abcd=ab; ", 2000)},
+		"query":          {payload{URL: "http://h/?" + fill("k=abcd&", n)}, fill("abcd", 2000)},
+		"path":           {payload{URL: "http://h/" + fill("abcd1234/", n)}, fill("abcd1234/", 2000)},
 	}
 }
 
