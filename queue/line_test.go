@@ -174,12 +174,9 @@ func TestAppendLineRefuses(t *testing.T) {
 // FuzzParseLine holds that no line panics, and that the task of a line, written as a line, is read back as an equal task.
 func FuzzParseLine(f *testing.F) {
 	for _, seed := range []string{
-		`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"queue":"default","max_retry":3,"delay":"0s","timeout":"10s","http":{"method":"POST","url":"https://api.example.com/charge","headers":{"X-Tenant":"acme"},"body":"{\"amount\":100}"}}`,
+		`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"max_retry":3,"timeout":"10s","http":{"url":"https://a/","headers":{"X-Tenant":"acme"},"body":"{}"}}`,
 		`{"type":"mail","scope":"a/b","payload":{"a":[1,{"b":"\ud83d\ude00"}]},"deadline":"2030-01-31T12:00:00.123456789Z","priority":7}`,
-		`{"type":"mail","scope":"a","payload":null}`,
-		`{"type":"mail","scope":"a","delay":"30d","cost":9e9}`,
-		`{"a":{"b":["}\"",{}]},"\u00zz":1}`,
-		`{`, `{}`, `[]`, `{"type":`, `{"":""}`, "\xef\xbb\xbf{}", `{"id":"\ud800"}`,
+		`{"type":"mail","scope":"a","payload":null,"delay":"30d","cost":9e9}`, `{"a":{"b":["}\"",{}]},"\u00zz":1}`, `{"type":`, "\xef\xbb\xbf{}", `{"id":"\ud800"}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -243,8 +243,8 @@ func TestWhereTasksMayGo(t *testing.T) {
 	for id, want := range map[string]string{
 		"key":     fmt.Sprintf("outbound: POST %s/[redacted]/sendMessage answered 404 Not Found: no bot [redacted]", s.URL),
 		"method":  "outbound: bad payload: method: not one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, PURGE; if it is meant, name it with -allow-method, for enqueue and the workers",
-		"host":    fmt.Sprintf("outbound: localhost:%s is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host localhost:%s", port, port),
-		"port":    "outbound: port 1 of 127.0.0.1 is none that tasks may reach; if it is meant, start the worker with it in -ports",
+		"host":    fmt.Sprintf("outbound: localhost:%s is not among the hosts that tasks may reach; if it is meant, start the worker with -only-host localhost:%s", port, port),
+		"port":    "outbound: tasks may not reach port 1 of 127.0.0.1; if it is meant, add it to -ports of the worker",
 		"range":   "outbound: 127.0.0.2 is in a range that tasks may not reach, whatever -allow-host says: -deny-cidr 127.0.0.2/32",
 		"private": fmt.Sprintf("outbound: 127.0.0.3 is a loopback address, which tasks may not reach; if it is meant, start the worker with -allow-host 127.0.0.3:%s", port),
 	} {

@@ -30,9 +30,9 @@ func (e *BlockedError) Error() string {
 	}
 	switch {
 	case e.Rule == ruleOnly:
-		return fmt.Sprintf("outbound: %s is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host %s", hostPort, hostPort)
+		return fmt.Sprintf("outbound: %s is not among the hosts that tasks may reach; if it is meant, start the worker with -only-host %s", hostPort, hostPort)
 	case e.Rule == rulePorts:
-		return fmt.Sprintf("outbound: port %d of %s is none that tasks may reach; if it is meant, start the worker with it in -ports", e.Port, e.Host)
+		return fmt.Sprintf("outbound: tasks may not reach port %d of %s; if it is meant, add it to -ports of the worker", e.Port, e.Host)
 	case e.Rule != "":
 		return fmt.Sprintf("outbound: %s is %sin a range that tasks may not reach, whatever -allow-host says: %s", e.Host, is, e.Rule)
 	}
@@ -112,7 +112,7 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 	}
 	own, err := v.dialer.seams.own()
 	if err != nil {
-		return nil, fmt.Errorf("the system does not tell this machine's own addresses, which tasks may not reach: %w", err)
+		return nil, fmt.Errorf("the system does not list this machine's own addresses, which tasks may not reach: %w", err)
 	}
 	if either(addr, own) {
 		blocked.Kind = "this machine's own"

@@ -55,7 +55,7 @@ func TestOwnAddressesAreFresh(t *testing.T) {
 	s := listen(t, always(ok))
 	own, fault := []netip.Addr{}, errors.New("no netlink")
 	h := handler(t, Config{AllowHosts: []string{"other.test"}}, seams{refuse: everywhere, own: func() ([]netip.Addr, error) { return own, fault }})
-	wantPermanent(t, run(t, h, payload{URL: s.url}), false, "does not tell this machine's own addresses", "no netlink")
+	wantPermanent(t, run(t, h, payload{URL: s.url}), false, "does not list this machine's own addresses", "no netlink")
 	if s.conns.Load() != 0 {
 		t.Error("it was dialled")
 	}
@@ -93,7 +93,7 @@ func TestOnlyHosts(t *testing.T) {
 			continue
 		}
 		at := tc.host + ":" + s.port
-		blockedBy(t, err, "-only-host", "outbound: "+at+" is none of the hosts that tasks may reach; if it is meant, start the worker with -only-host "+at)
+		blockedBy(t, err, "-only-host", "outbound: "+at+" is not among the hosts that tasks may reach; if it is meant, start the worker with -only-host "+at)
 		if asked.Load() != before {
 			t.Errorf("only %s: the name %s was resolved", tc.only, tc.host)
 		}
@@ -134,7 +134,7 @@ func TestPorts(t *testing.T) {
 	must(t, run(t, h, payload{URL: s.url}))
 	h = handler(t, Config{Ports: []int{8443}, AllowHosts: []string{"127.0.0.1:" + s.port}, OnlyHosts: []string{"127.0.0.1"}}, seams{})
 	for url, port := range map[string]string{s.url: s.port, "http://127.0.0.1/": "80", "https://127.0.0.1/": "443"} {
-		blockedBy(t, run(t, h, payload{URL: url}), "-ports", "outbound: port "+port+" of 127.0.0.1 is none that tasks may reach; if it is meant, start the worker with it in -ports")
+		blockedBy(t, run(t, h, payload{URL: url}), "-ports", "outbound: tasks may not reach port "+port+" of 127.0.0.1; if it is meant, add it to -ports of the worker")
 	}
 	if s.requests.Load() != 1 || s.conns.Load() != 1 {
 		t.Errorf("%d requests, %d connections", s.requests.Load(), s.conns.Load())
