@@ -145,7 +145,7 @@ func TestExpires(t *testing.T) {
 	})
 }
 
-// A report "costs one round trip with at most 32 commands", and 14 for a day at most.
+// A report "costs one round trip with at most 32 commands", and 14 for a day at most; a series "4 commands for a quarter of an hour".
 func TestReadCost(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -156,6 +156,11 @@ func TestReadCost(t *testing.T) {
 		if commands, trips := c.commands.Swap(0), c.pipelines.Swap(0); commands > most || trips != 1 {
 			t.Errorf("%s: %d commands in %d round trips", since, commands, trips)
 		}
+	}
+	now := time.Now()
+	points, err := Series(t.Context(), rdb, Config{Prefix: redistest.Prefix(t)}, "p", now.Add(-fine.reach+fine.every), now, fine.every)
+	if commands, trips := c.commands.Load(), c.pipelines.Load(); err != nil || len(points) < 59 || commands > 4 || trips != 1 {
+		t.Errorf("%d points, %v: %d commands in %d round trips", len(points), err, commands, trips)
 	}
 }
 
