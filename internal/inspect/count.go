@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,8 +17,8 @@ type ScopeCount struct {
 	Scope string
 	// Tasks is the number of waiting tasks, and Own the part of them that waits in the scope's own lines.
 	Tasks, Own int64
-	// Children is the number of names below the scope in which something waits. WaitingIn counts those that take turns instead:
-	// without those that a rule of their own holds up, with the scope itself, and one more for each further asynq queue.
+	// Children is how many names below the scope take turns, and the scope itself if it does; one more for each further asynq queue.
+	// Those that a rule of their own holds up do not count. Only WaitingIn sets it.
 	Children int64
 }
 
@@ -197,11 +196,6 @@ func (r Reader) Outline(ctx context.Context, provider string, most int) (list []
 			byScope[q.Scope] = &ScopeCount{Scope: q.Scope}
 		}
 		byScope[q.Scope].Own, byScope[q.Scope].Tasks = q.Own, byScope[q.Scope].Tasks+q.Own
-	}
-	for scope := range byScope {
-		if parent := byScope[scope[:max(0, strings.LastIndexByte(scope, '/'))]]; parent != nil {
-			parent.Children++
-		}
 	}
 	for _, c := range byScope {
 		list = append(list, *c)

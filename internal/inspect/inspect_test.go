@@ -98,7 +98,7 @@ func busy(t *testing.T) *world {
 func TestOutline(t *testing.T) {
 	t.Parallel()
 	p := busy(t)
-	want := []ScopeCount{{"p", 206, 1, 2}, {"p/b", 200, 200, 0}, {"p/a", 5, 3, 1}, {"p/a/deep", 2, 2, 0}}
+	want := []ScopeCount{{Scope: "p", Tasks: 206, Own: 1}, {Scope: "p/b", Tasks: 200, Own: 200}, {Scope: "p/a", Tasks: 5, Own: 3}, {Scope: "p/a/deep", Tasks: 2, Own: 2}}
 	if got, more, err := p.Outline(t.Context(), "p", 100); !slices.Equal(got, want) || more || err != nil {
 		t.Errorf("%+v, %v, %v", got, more, err)
 	}

@@ -51,7 +51,7 @@ type Metrics struct {
 	denials    *prometheus.CounterVec
 	waits      *prometheus.HistogramVec
 	leases     *prometheus.GaugeVec
-	deciding   prometheus.Histogram
+	deciding   prometheus.Observer
 	shadows    *prometheus.CounterVec
 	shadowed   *prometheus.HistogramVec
 	pickups    *prometheus.CounterVec
@@ -64,8 +64,8 @@ type Metrics struct {
 	maxWaits   *prometheus.CounterVec
 	holding    prometheus.Gauge
 	lead       prometheus.Gauge
-	holds      prometheus.Histogram
-	late       prometheus.Histogram
+	holds      prometheus.Observer
+	late       prometheus.Observer
 	errors     *prometheus.CounterVec
 	up         prometheus.Gauge
 	faulty     prometheus.Gauge
@@ -117,7 +117,7 @@ func (m *Metrics) makeRuleMetrics() {
 		"Starts under the shadow rule, by outcome: allowed, denied (the start would have waited), dropped (too many starts at once to count) or error.",
 		"rule", "outcome")
 	m.shadowed = histograms(m, "shadow_wait_seconds", "How long a start would have had to wait for the shadow rule.", waitBuckets, "rule")
-	m.deciding = histogram(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets)
+	m.deciding = histograms(m, "decision_seconds", "How long a decision took, round trip included.", decisionBuckets).WithLabelValues()
 }
 
 func (m *Metrics) makeTaskMetrics() {
@@ -129,18 +129,18 @@ func (m *Metrics) makeTaskMetrics() {
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
 	m.away = add(m, newAway())
 	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what then happened to them.", "queue", "outcome")
-	m.lead = gauge(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.")
-	m.holding = gauge(m, "held", "Tasks that wait in a handler for a start that is near.")
-	m.late = histogram(m, "start_lateness_seconds", "How long after its granted start a run began.", lateBuckets)
-	m.holds = histogram(m, "hold_seconds", "How long a task waited in a handler.", runBuckets)
+	m.lead = gauges(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.").WithLabelValues()
+	m.holding = gauges(m, "held", "Tasks that wait in a handler for a start that is near.").WithLabelValues()
+	m.late = histograms(m, "start_lateness_seconds", "How long after its granted start a run began.", lateBuckets).WithLabelValues()
+	m.holds = histograms(m, "hold_seconds", "How long a task waited in a handler.", runBuckets).WithLabelValues()
 }
 
 func (m *Metrics) makeHealthMetrics(version string) {
 	m.errors = counters(m, "errors_total", "Errors inside Headway, by kind.", "kind")
-	m.up = gauge(m, "redis_up", "1 while Redis answers, 0 while it does not.")
-	m.faulty = gauge(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.")
-	m.version = gauge(m, "policy_version", "The version of the limits that is in force in this process, 0 if it is not from Redis.")
-	m.outages = counter(m, "redis_outages_total", "Times that Redis stopped answering.")
+	m.up = gauges(m, "redis_up", "1 while Redis answers, 0 while it does not.").WithLabelValues()
+	m.faulty = gauges(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.").WithLabelValues()
+	m.version = gauges(m, "policy_version", "The version of the limits that is in force in this process, 0 if it is not from Redis.").WithLabelValues()
+	m.outages = counters(m, "redis_outages_total", "Times that Redis stopped answering.").WithLabelValues()
 	m.polls = add(m, newPolls())
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	m.events = counters(m, "events_total", "Events that this process reported, by kind.", "kind")
@@ -191,19 +191,6 @@ func gauges(m *Metrics, name, help string, labels ...string) *prometheus.GaugeVe
 func histograms(m *Metrics, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
 	return add(m, prometheus.NewHistogramVec(opts, labels))
-}
-
-func counter(m *Metrics, name, help string) prometheus.Counter {
-	return add(m, prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}))
-}
-
-func gauge(m *Metrics, name, help string) prometheus.Gauge {
-	return add(m, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}))
-}
-
-func histogram(m *Metrics, name, help string, buckets []float64) prometheus.Histogram {
-	opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
-	return add(m, prometheus.NewHistogram(opts))
 }
 
 func add[C prometheus.Collector](m *Metrics, c C) C {

@@ -37,10 +37,6 @@ const (
 	droppedEvent = "dropped"
 )
 
-func sent(queue, id, kind, scope string) []attribute.KeyValue {
-	return about("send", queue, id, kind, scope)
-}
-
 func about(operation, queue, id, kind, scope string) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		systemKey.String("asynq"), destinationKey.String(queue), operationNameKey.String(operation), typeKey.String(kind),

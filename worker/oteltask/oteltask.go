@@ -22,6 +22,7 @@ package oteltask
 
 import (
 	"context"
+	"maps"
 	"net/http"
 
 	"github.com/hibiken/asynq"
@@ -70,9 +71,8 @@ func New(cfg Config) *Tracing {
 // OnEnqueue begins the span of a task that is enqueued: set it as queue.ClientConfig.OnEnqueue. The
 // span is a child of ctx's.
 func (t *Tracing) OnEnqueue(ctx context.Context, task queue.Task) (headers map[string]string, done func(queue.Result)) {
-	ctx, span := t.tracer.Start(ctx, "send "+task.Queue, trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(sent(task.Queue, task.ID, task.Type, task.Scope)...))
-	return t.inject(ctx), func(r queue.Result) {
+	span, headers := t.send(ctx, task)
+	return headers, func(r queue.Result) {
 		defer span.End()
 		span.SetAttributes(stateKey.String(string(r.State)))
 		switch {
@@ -100,13 +100,9 @@ func (t *Tracing) Enqueue(
 			name, _ = opt.Value().(string)
 		}
 	}
-	ctx, span := t.tracer.Start(ctx, "send "+name, trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(sent(name, "", kind, headers[queue.HeaderScope])...))
+	span, all := t.send(ctx, queue.Task{Queue: name, Type: kind, Scope: headers[queue.HeaderScope]})
 	defer span.End()
-	all := t.inject(ctx)
-	for name, value := range headers {
-		all[name] = value
-	}
+	maps.Copy(all, headers)
 	info, err := client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(kind, payload, all), opts...)
 	if err != nil {
 		fail(span, err)
@@ -116,10 +112,13 @@ func (t *Tracing) Enqueue(
 	return info, nil
 }
 
-func (t *Tracing) inject(ctx context.Context) propagation.MapCarrier {
-	carrier := propagation.MapCarrier{}
-	t.propagator.Inject(ctx, carrier)
-	return carrier
+// send begins the span of a task that is enqueued, and returns it with its context as headers.
+func (t *Tracing) send(ctx context.Context, task queue.Task) (trace.Span, map[string]string) {
+	ctx, span := t.tracer.Start(ctx, "send "+task.Queue, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(about("send", task.Queue, task.ID, task.Type, task.Scope)...))
+	headers := propagation.MapCarrier{}
+	t.propagator.Inject(ctx, headers)
+	return span, headers
 }
 
 // Headers sends the context of a run on with its request: set it as outbound.Config.Headers. The

@@ -83,8 +83,8 @@ func readServerInfo(text []byte) (s ServerInfo, ok bool) {
 		case 4:
 			s.Concurrency = int(int32(f.N)) //nolint:gosec // as protobuf has it
 		case 5:
-			name, weight, is := readWeightEntry(f.Bytes)
-			s.Queues[name] = weight
+			name, weight, is := readEntry(f.Bytes)
+			s.Queues[name] = int(int32(weight.N)) //nolint:gosec // as protobuf has it
 			return is
 		case 7:
 			s.Status = string(f.Bytes)
@@ -139,19 +139,6 @@ func readStart(text []byte) (task TaskRef, at time.Time, ok bool) {
 		return true
 	})
 	return task, at, ok
-}
-
-func readWeightEntry(text []byte) (name string, weight int, ok bool) {
-	ok = asynqx.EachField(text, func(f asynqx.Field) bool {
-		switch f.Number {
-		case asynqx.MapKey:
-			name = string(f.Bytes)
-		case asynqx.MapValue:
-			weight = int(int32(f.N)) //nolint:gosec // as protobuf has it
-		}
-		return true
-	})
-	return name, weight, ok
 }
 
 func readTimestamp(text []byte) (at time.Time, ok bool) {

@@ -66,43 +66,18 @@ func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n
 	return n, err
 }
 
-// fieldType is the field of asynq's message with the type of a task (asynq v0.26, internal/proto/asynq.proto).
-const fieldType = 1
-
 // TaskRef is a task of a queue.
 type TaskRef struct{ Queue, ID string }
 
-// messagesOf returns asynq's message of each task, empty for a task that has gone.
-func messagesOf(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) ([]string, error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
-	read, messages := make([]*redis.SliceCmd, len(tasks)), make([]string, len(tasks))
-	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, t := range tasks {
-			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(t.Queue)+"t:"+t.ID, "msg") // no error for a task that has gone
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	for i, cmd := range read {
-		messages[i], _ = cmd.Val()[0].(string)
-	}
-	return messages, nil
-}
-
 // Headers returns a header of each task, "" for a task that has gone or does not have it. It costs a round trip of a command a task.
 func Headers(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef, name string) ([]string, error) {
-	messages, err := messagesOf(ctx, rdb, tasks)
+	heads, err := TaskHeads(ctx, rdb, tasks)
 	if err != nil {
 		return nil, err
 	}
 	values := make([]string, len(tasks))
-	for i, message := range messages {
-		head, _ := readTaskHead([]byte(message))
-		values[i] = head.Headers[name]
+	for i, task := range tasks {
+		values[i] = heads[task].Headers[name]
 	}
 	return values, nil
 }
@@ -115,12 +90,22 @@ type TaskHead struct {
 
 // TaskHeads returns the heads of tasks, without those that have gone. It costs a round trip of a command a task.
 func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) (map[TaskRef]TaskHead, error) {
-	messages, err := messagesOf(ctx, rdb, tasks)
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	read := make([]*redis.SliceCmd, len(tasks))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, t := range tasks {
+			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(t.Queue)+"t:"+t.ID, "msg") // no error for a task that has gone
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
 	heads := map[TaskRef]TaskHead{}
-	for i, message := range messages {
+	for i, cmd := range read {
+		message, _ := cmd.Val()[0].(string)
 		if head, ok := readTaskHead([]byte(message)); ok && message != "" {
 			heads[tasks[i]] = head
 		}
@@ -128,28 +113,33 @@ func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) 
 	return heads, nil
 }
 
-// readTaskHead reads the head of a message, and returns false if it is not asynq's.
+// readTaskHead reads the head of a message (asynq v0.26, internal/proto/asynq.proto). It returns false if the message is not asynq's.
 func readTaskHead(message []byte) (head TaskHead, ok bool) {
 	head.Headers = map[string]string{}
 	ok = asynqx.EachField(message, func(f asynqx.Field) bool {
 		switch f.Number {
-		case fieldType:
+		case 1:
 			head.Type = string(f.Bytes)
 		case asynqx.FieldHeaders:
-			var name, text string
-			is := asynqx.EachField(f.Bytes, func(f asynqx.Field) bool {
-				switch f.Number {
-				case asynqx.MapKey:
-					name = string(f.Bytes)
-				case asynqx.MapValue:
-					text = string(f.Bytes)
-				}
-				return true
-			})
-			head.Headers[name] = text
+			name, text, is := readEntry(f.Bytes)
+			head.Headers[name] = string(text.Bytes)
 			return is
 		}
 		return true
 	})
 	return head, ok
+}
+
+// readEntry reads an entry of a map.
+func readEntry(text []byte) (key string, value asynqx.Field, ok bool) {
+	ok = asynqx.EachField(text, func(f asynqx.Field) bool {
+		switch f.Number {
+		case asynqx.MapKey:
+			key = string(f.Bytes)
+		case asynqx.MapValue:
+			value = f
+		}
+		return true
+	})
+	return key, value, ok
 }

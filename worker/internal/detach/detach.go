@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -162,7 +161,7 @@ func (l *leaving) finish(ctx context.Context) error {
 	}
 	for id, record := range records.Val() {
 		var p plain
-		if err := json.NewDecoder(strings.NewReader(record)).Decode(&p); err != nil {
+		if err := json.Unmarshal([]byte(record), &p); err != nil {
 			return fmt.Errorf("headway: the record of task %s in %s can't be read: %w", id, l.journal(), err)
 		}
 		if err := l.restore(ctx, p); err != nil {
