@@ -70,7 +70,7 @@ func denied(err error) bool {
 // ErrActionsHidden is the error for a Redis user that may not read the recorded Actions.
 var ErrActionsHidden = errors.New("the Redis user may not read who changed waiting tasks")
 
-// AllActions returns the recorded Actions, newest first, for any actor: see SeenActions. One that cannot be decoded, since a later release
+// AllActions returns the recorded Actions, newest first, for any actor: see VisibleActions. One that cannot be decoded, since a later release
 // wrote it, is left out. The error is ErrActionsHidden, or wraps throttle.ErrUnavailable. Costs one round trip.
 func (s *Service) AllActions(ctx context.Context) ([]Action, error) {
 	var all *redis.StringSliceCmd

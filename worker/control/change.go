@@ -207,7 +207,7 @@ func (s *Service) checkNamed(ctx context.Context, c Change) error {
 		return err
 	}
 	_, tree := p.Limits()
-	name, _, _ := strings.Cut(c.Scope, "/")
+	name := providerOf(c.Scope)
 	if _, all := tree["*"]; all || p.Names(name) {
 		return nil
 	}

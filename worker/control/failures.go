@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -191,10 +190,10 @@ func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb V
 
 // outcomeOf is the outcome for a task that has not failed, or does not stand as failed any more.
 func outcomeOf(state asynq.TaskState) Outcome {
-	switch {
-	case state == asynq.TaskStateActive:
+	switch state { //nolint:exhaustive // all others are to run
+	case asynq.TaskStateActive:
 		return waiting.Active
-	case slices.Contains([]asynq.TaskState{asynq.TaskStateCompleted, asynq.TaskStateAggregating}, state):
+	case asynq.TaskStateCompleted, asynq.TaskStateAggregating:
 		return waiting.Ended
 	}
 	return waiting.Pending

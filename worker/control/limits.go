@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/inspect"
@@ -77,8 +76,7 @@ func (n *namedScopes) add(provider, at string, config policy.ScopeConfig) {
 }
 
 func (n *namedScopes) has(scope string) bool {
-	provider, _, _ := strings.Cut(scope, "/")
-	_, is := slices.BinarySearch(n.byProvider[provider], scope)
+	_, is := slices.BinarySearch(n.byProvider[providerOf(scope)], scope)
 	return is
 }
 

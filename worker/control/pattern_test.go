@@ -122,7 +122,7 @@ func TestPatternIsRefusedWhereItReachesOthers(t *testing.T) {
 			if want[:6] == "it has" {
 				c.Scope = "open"
 			}
-			want = fmt.Sprintf("anna may not %s %s: %s", wordsOf(c.Verb), c.Scope, want)
+			want = fmt.Sprintf("anna may not %s %s: %s", rights[c.Verb].words, c.Scope, want)
 			_, err := a.Apply(t.Context(), actor, c)
 			_, previewErr := a.Preview(t.Context(), actor, c)
 			if err == nil || err.Error() != want || previewErr == nil || previewErr.Error() != want {
@@ -137,13 +137,6 @@ func TestPatternIsRefusedWhereItReachesOthers(t *testing.T) {
 	if _, err := a.Apply(t.Context(), ownerOf("team-mail"), Change{Verb: VerbPause, Scope: "*/mail"}); err != nil {
 		t.Errorf("a pattern that reaches nothing of others: %v", err)
 	}
-}
-
-func wordsOf(verb Verb) string {
-	if words := verbWords[verb]; words != "" {
-		return words
-	}
-	return string(verb)
 }
 
 // An owner does not roll back what an admin has set at a pattern that reaches others.

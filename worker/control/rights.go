@@ -100,34 +100,36 @@ const (
 	VerbPriority Verb = "priority"
 )
 
-// rights has the least role that may do each verb. An admin may do it everywhere, a viewer sees what its
-// Scopes name, and an owner does everything else in the scopes that it owns and below them. Nobody may do
-// a verb that is not here. There is no other table of rights.
-var rights = map[Verb]Role{
-	VerbSee:     RoleViewer,
-	VerbPayload: RoleOwner,
-	// Changes of limits.
-	VerbPause: RoleOwner, VerbDrain: RoleOwner, VerbResume: RoleOwner, VerbSet: RoleOwner, VerbRemove: RoleOwner, VerbUnset: RoleOwner,
-	VerbReset:    RoleOwner,
-	VerbRollback: RoleOwner, // at each scope that it changes
-	VerbAssign:   RoleAdmin, // the owner of a scope, and its share of what scopes share
-	VerbImport:   RoleAdmin,
-	// Changes of tasks.
-	VerbRun: RoleOwner, VerbCancel: RoleOwner, VerbClear: RoleOwner, VerbPriority: RoleOwner,
-	VerbMove: RoleOwner, // at both the scope that they leave and the one that they enter
-}
-
-// verbWords are the words for those verbs that a refusal does not name as they are.
-var verbWords = map[Verb]string{
-	VerbPayload: "read the payloads of", VerbRollback: "roll back", VerbRemove: "remove rules of", VerbSet: "set rules of", VerbAssign: "assign fields of",
-	VerbUnset: "undo changes of", VerbImport: "import into", VerbRun: "run tasks of", VerbMove: "move tasks of", VerbCancel: "cancel tasks of", VerbClear: "clear",
-	VerbPriority: "change the priority of tasks of",
+// rights is the only table of rights: who may do each verb, and the words for it in a refusal. An admin may do it everywhere, a viewer
+// sees what its Scopes name, and an owner does everything else in the scopes that it owns and below them. A verb that is not here is
+// refused to all.
+var rights = map[Verb]struct {
+	least Role
+	words string
+}{
+	VerbSee:      {RoleViewer, "see"},
+	VerbPayload:  {RoleOwner, "read the payloads of"},
+	VerbPause:    {RoleOwner, "pause"},
+	VerbDrain:    {RoleOwner, "drain"},
+	VerbResume:   {RoleOwner, "resume"},
+	VerbSet:      {RoleOwner, "set rules of"},
+	VerbAssign:   {RoleAdmin, "assign fields of"}, // such as the owner, and the share of what scopes share
+	VerbRemove:   {RoleOwner, "remove rules of"},
+	VerbUnset:    {RoleOwner, "undo changes of"},
+	VerbReset:    {RoleOwner, "reset"},
+	VerbRollback: {RoleOwner, "roll back"}, // at each scope that it changes
+	VerbImport:   {RoleAdmin, "import into"},
+	VerbRun:      {RoleOwner, "run tasks of"},
+	VerbMove:     {RoleOwner, "move tasks of"}, // at both the scope that they leave and the one that they enter
+	VerbCancel:   {RoleOwner, "cancel tasks of"},
+	VerbClear:    {RoleOwner, "clear"},
+	VerbPriority: {RoleOwner, "change the priority of tasks of"},
 }
 
 // may reports whether the role has the right to a verb at some place.
 func (r Role) may(verb Verb) bool {
-	least, is := rights[verb]
-	return is && r >= least && r <= RoleAdmin
+	right, is := rights[verb]
+	return is && r >= right.least && r <= RoleAdmin
 }
 
 // may reports whether the actor may do a verb at a place whose levels have some owners.
@@ -188,7 +190,7 @@ func (s *Service) mayAt(actor Actor, verb Verb, place string) error {
 	if actor.may(verb, place, owners) {
 		return nil
 	}
-	e := &ForbiddenError{Actor: actor.Name, Verb: verb, Scope: place, Need: cmp.Or(rights[verb], RoleAdmin)}
+	e := &ForbiddenError{Actor: actor.Name, Verb: verb, Scope: place, Need: cmp.Or(rights[verb].least, RoleAdmin)}
 	if e.Hidden = !actor.may(VerbSee, place, owners); len(owners) > 0 && !e.Hidden {
 		e.Owner = owners[len(owners)-1]
 	}
@@ -214,12 +216,11 @@ type ForbiddenError struct {
 }
 
 func (e *ForbiddenError) Error() string {
-	text := e.Actor + " may not " + cmp.Or(verbWords[e.Verb], string(e.Verb)) + " "
-	if e.Scope == "" {
-		text += "all limits"
-	} else {
-		text += quote(e.Scope)
+	place := "all limits"
+	if e.Scope != "" {
+		place = quote(e.Scope)
 	}
+	text := e.Actor + " may not " + cmp.Or(rights[e.Verb].words, string(e.Verb)) + " " + place
 	switch {
 	case e.Need == RoleNone:
 		return fmt.Sprintf("%s: it also covers %s, and these are not %s's", text, e.covered(), e.Actor)
