@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +15,10 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
@@ -220,62 +217,6 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// rebound is the address of every name here. dialResolver speaks DNS over a pipe: no packet leaves the process.
-var rebound atomic.Pointer[[4]byte]
-
-func dialResolver(context.Context, string, string) (net.Conn, error) {
-	client, server := net.Pipe()
-	go func() {
-		defer func() { _ = server.Close() }()
-		var size [2]byte
-		for {
-			if _, err := io.ReadFull(server, size[:]); err != nil {
-				return
-			}
-			question := make([]byte, binary.BigEndian.Uint16(size[:]))
-			if _, err := io.ReadFull(server, question); err != nil {
-				return
-			}
-			answer := dnsAnswer(question)
-			if _, err := server.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
-				return
-			}
-		}
-	}()
-	return client, nil
-}
-
-func dnsAnswer(question []byte) []byte {
-	var m dnsmessage.Message
-	if err := m.Unpack(question); err != nil {
-		return nil
-	}
-	m.Response, m.Additionals = true, nil
-	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-		m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: *rebound.Load()}}}
-	}
-	answer, _ := m.Pack()
-	return answer
-}
-
-// A name that was public when it was checked, and is private when it is called, is refused at the connection, each time.
-func TestWebhookRebinding(t *testing.T) {
-	t.Parallel()
-	rebound.Store(&[4]byte{1, 1, 1, 1})
-	if at, err := net.DefaultResolver.LookupHost(t.Context(), "rebind.test"); err != nil || len(at) != 1 || at[0] != "1.1.1.1" {
-		t.Fatalf("%v, %v", at, err)
-	}
-	w, err := newWebhook(Webhook{URL: "https://rebind.test:1/", Secret: secret}, nil)
-	must(t, err)
-	for _, to := range [][4]byte{{127, 0, 0, 1}, {10, 0, 0, 1}, {169, 254, 169, 254}} {
-		rebound.Store(&to)
-		err := w.send(t.Context(), Event{Kind: Pause}, []byte("{}"))
-		if blocked, is := errors.AsType[*outbound.BlockedError](err); !is || blocked.Address.As4() != to {
-			t.Errorf("%v: %v", to, err)
-		}
-	}
-}
-
 // The webhook is under a limit that all processes share.
 func TestWebhookIsLimited(t *testing.T) {
 	t.Parallel()
@@ -367,10 +308,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) {
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: dialResolver}
-	os.Exit(redistest.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
