@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -59,15 +61,8 @@ func (d *dispatching) late(before time.Time) (providers []string, since time.Tim
 // watchDispatch notices that this process does not dispatch, and that it does again. It asks nothing of
 // Redis.
 func (e *Events) watchDispatch(ctx context.Context) {
-	tick := time.NewTicker(dispatchLook)
-	defer tick.Stop()
 	late, reported := 0, map[string]bool{}
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for asynqx.Sleep(ctx, dispatchLook) {
 		providers, since := e.dispatch.late(time.Now().Add(-stalledAfter))
 		if len(providers) == 0 {
 			if late = 0; len(reported) > 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -45,9 +46,7 @@ func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, 
 	if err != nil || len(first) == 0 {
 		return
 	}
-	select {
-	case <-time.After(lookAgain):
-	case <-ctx.Done():
+	if !asynqx.Sleep(ctx, lookAgain) {
 		return
 	}
 	again, second, err := behind(ctx, store, changes)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -180,19 +181,14 @@ func (e *Events) wantLeft(rules []throttle.RuleState) {
 
 // askLeft asks what is left of scopes whose starts do not say it.
 func (e *Events) askLeft(ctx context.Context, limiter *throttle.Limiter) {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case scope := <-e.quotas.asks:
 			if d, err := limiter.Peek(ctx, throttle.Request{Scope: scope}); err == nil {
 				e.Decided(ctx, d, 0, nil)
 			}
+			asynqx.Sleep(ctx, askPause)
 		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-time.After(askPause):
-		case <-ctx.Done():
-			return
 		}
 	}
 }

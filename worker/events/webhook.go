@@ -18,6 +18,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -157,10 +158,7 @@ func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, 
 			return
 		}
 		w.process.observer.EventDelivery("retried")
-		select {
-		case <-time.After(pause(n, err)):
-		case <-ctx.Done():
-		}
+		asynqx.Sleep(ctx, pause(n, err)) // after its end, the last attempt follows
 	}
 }
 
