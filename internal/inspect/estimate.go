@@ -18,16 +18,16 @@ type RunTimes struct {
 }
 
 // Estimate is when something is expected to happen, from now: about In, and in 19 of 20 cases between From and To. All three are
-// equal unless runs have to end before. They are the longest duration if no clock can tell.
+// equal unless runs have to end before. They are the longest duration if it is unknown.
 type Estimate struct{ In, From, To time.Duration }
 
-// Unknown is when no clock can tell.
+// Unknown is the estimate of a moment that cannot be estimated.
 var Unknown = Estimate{wire.Forever, wire.Forever, wire.Forever}
 
 // Exactly returns the estimate of a moment that is known.
 func Exactly(d time.Duration) Estimate { return Estimate{d, d, d} }
 
-// Known reports whether a clock can tell.
+// Known reports whether the moment could be estimated.
 func (e Estimate) Known() bool { return e.In != wire.Forever }
 
 // Plus returns a known estimate from an earlier moment on.

@@ -196,7 +196,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// The start of a task that waits for runs to end is told by their run times, with a range.
+// The start of a task that waits for runs to end is estimated from their run times, with a range.
 func TestInspectRuns(t *testing.T) {
 	t.Parallel()
 	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 2, Lease: time.Hour}

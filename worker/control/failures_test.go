@@ -146,7 +146,7 @@ func TestFailedByRole(t *testing.T) {
 	}
 }
 
-// A failed task that somebody else has retried is left, and an archived one is deleted or retried with the others.
+// A failed task that another actor has retried is left, and an archived one is deleted or retried with the others.
 func TestFailedOnce(t *testing.T) {
 	t.Parallel()
 	a, _ := newTasks(t)

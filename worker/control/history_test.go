@@ -25,7 +25,7 @@ func TestSeenChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		actor                       Actor
 		change                      policystore.Change
-		some, told                  bool
+		some, shown                 bool
 		differences, resets, hidden int
 	}{
 		"own":                {mail, policystore.Change{Known: true, Differences: difference("mail", "mail/x")}, true, true, 2, 0, 0},
@@ -41,11 +41,11 @@ func TestSeenChanges(t *testing.T) {
 	} {
 		c.change.Version.Change, c.change.Version.Reason = "set payments plan", "for acme"
 		got, some := a.VisibleChange(c.actor, c.change)
-		told := got.Version.Change == "set payments plan" && got.Version.Reason == "for acme"
-		if some != c.some || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.some && told != c.told {
+		shown := got.Version.Change == "set payments plan" && got.Version.Reason == "for acme"
+		if some != c.some || len(got.Differences) != c.differences || len(got.Version.Resets) != c.resets || got.Hidden != c.hidden || c.some && shown != c.shown {
 			t.Errorf("%s: %+v, %t", name, got, some)
 		}
-		if !told && (got.Version.Change != "changed limits" || got.Version.Reason != "") {
+		if !shown && (got.Version.Change != "changed limits" || got.Version.Reason != "") {
 			t.Errorf("%s: %q, %q", name, got.Version.Change, got.Version.Reason)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Level is the state of a scope, as far as a few commands tell it.
+// Level is the state of a scope, as far as a few commands read it.
 type Level struct {
 	Scope string
 	At    time.Time // the server's time

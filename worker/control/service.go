@@ -91,7 +91,7 @@ type Range struct {
 	StartTo   Time `json:"start_to,omitzero"`
 }
 
-// expected returns the moment that is expected, counted from at, and zero if no clock can tell.
+// expected returns the moment that is expected, counted from at, and zero if that is unknown.
 func expected(at time.Time, in throttle.Estimate) (Time, Range) {
 	switch {
 	case !in.Known():

@@ -15,7 +15,7 @@ import (
 type NextTurn struct {
 	Queue, ID string
 	Position  int64 // in the queue of its scope and asynq queue, from 1
-	Start     Time  // zero if no clock can tell
+	Start     Time  // zero if that is unknown
 	Range
 	Wait
 }
@@ -69,7 +69,7 @@ func rulesChange(limiter *throttle.Limiter, scope string, by time.Time) bool {
 
 // Last is when the last task of several starts.
 type Last struct {
-	// Start is zero if no clock can tell, or if no task waits.
+	// Start is zero if that is unknown, or if no task waits.
 	Start Time `json:"start,omitzero"`
 	// Wait is what the scope waits for whose tasks start last.
 	Wait
@@ -87,18 +87,18 @@ func (l Last) String() string {
 	case l.Start.IsZero() && l.Reason == ReasonPaused:
 		return "when " + quote(l.RuleScope) + " is resumed"
 	case l.Start.IsZero():
-		return "at a time that no clock tells" + by
+		return "at an unknown time" + by
 	}
 	return "at " + l.Start.String() + by
 }
 
-// isAfter reports whether a start is after another. A time that no clock tells is after all others.
+// isAfter reports whether a start is after another. An unknown start is after all others.
 func (l Last) isAfter(other Last) bool {
 	return !other.Start.IsZero() && (l.Start.IsZero() || l.Start.After(other.Start.Time))
 }
 
 // heldBy returns what the limits of a policy hold the tasks of a scope by at a time: no rule, a pause, or limit 0. Its Reason is empty if
-// that is nothing; endless says that no clock tells when it is over. It does no I/O.
+// that is nothing; endless says that its end is unknown. It does no I/O.
 func heldBy(p *policy.Policy, scope string, at time.Time) (l Last, endless bool) {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {
@@ -149,7 +149,7 @@ const mostLast = 16
 
 // lastStart returns when the last task of some queues, fullest first, starts under a limiter's policy: of the 16 fullest, and of the one
 // whose pause lasts longest. It is the estimate that Turns and Task have for that task. Costs two round trips for each provider, and one
-// more for each 64 of its queues and if those wait for runs to end; none if the limits alone say that no clock tells.
+// more for each 64 of its queues and if those wait for runs to end; none if the limits alone leave the start unknown.
 func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queues []inspect.ScopeQueue) (last Last, err error) {
 	var scopes []string
 	paused, until := -1, time.Time{}

@@ -180,7 +180,7 @@ func TestWebhookThatHangs(t *testing.T) {
 	}
 }
 
-// Nothing but https leaves the machine, and no private address is called; who does not answer is named by host alone.
+// Nothing but https leaves the machine, and no private address is called; the log names only the host of one that does not answer.
 func TestWebhookAddresses(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

@@ -43,22 +43,22 @@ func one(pattern, rule string) throttle.Decision {
 	return throttle.Decision{Rules: []throttle.RuleState{{RuleInfo: &throttle.RuleInfo{Pattern: pattern, Rule: rule}}}}
 }
 
-// Shadow rules are told apart by where the policy has them, and by what they said.
+// Shadow rules are counted by their place in the policy and their outcome.
 func TestShadowed(t *testing.T) {
 	t.Parallel()
 	m := New(Config{})
 	m.shadowRules = newLabels(1)
-	told := func(pattern string, outcome throttle.ShadowOutcome, wait time.Duration) {
+	count := func(pattern string, outcome throttle.ShadowOutcome, wait time.Duration) {
 		m.Shadowed(throttle.Shadowed{Outcome: outcome, RuleState: throttle.RuleState{
 			RuleInfo: &throttle.RuleInfo{Scope: "payments/acme", Pattern: pattern, Rule: "trial"}, Limited: wait > 0, RetryAfter: wait,
 		}})
 	}
-	told("payments/*", throttle.ShadowAllowed, 0)
-	told("payments/*", throttle.ShadowDenied, 2*time.Second)
-	told("payments/*", throttle.ShadowDenied, throttle.Never)
-	told("payments/*", throttle.ShadowDropped, 0)
-	told("payments/*", throttle.ShadowFailed, 0)
-	told("search", throttle.ShadowAllowed, 0)
+	count("payments/*", throttle.ShadowAllowed, 0)
+	count("payments/*", throttle.ShadowDenied, 2*time.Second)
+	count("payments/*", throttle.ShadowDenied, throttle.Never)
+	count("payments/*", throttle.ShadowDropped, 0)
+	count("payments/*", throttle.ShadowFailed, 0)
+	count("search", throttle.ShadowAllowed, 0)
 	page := scrape(t, m)
 	wantLines(t, page,
 		`headway_shadow_decisions_total{outcome="allowed",rule="payments/*:trial"} 1`,
@@ -94,7 +94,7 @@ func TestDecided(t *testing.T) {
 	decided(false, time.Millisecond, account, suspended)
 	decided(true, time.Second, account)
 	decided(true, time.Second, full)
-	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Handed: true}, 0, nil) // nobody was asked
+	m.Decided(context.Background(), throttle.Decision{Rules: []throttle.RuleState{account}, Handed: true}, 0, nil) // no call was made
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, throttle.ErrUnavailable)
 	m.Decided(context.Background(), throttle.Decision{}, time.Second, fmt.Errorf("stopped: %w", context.Canceled))
 	page := scrape(t, m)
@@ -188,9 +188,9 @@ func TestBounded(t *testing.T) {
 	wantLines(t, scrape(t, m), `headway_leases{rule="other"} 1`)
 }
 
-// TestLooks holds that the age of a look grows by itself, that of providers with one
-// label the oldest counts, and that it is "absent where nobody waits".
-func TestLooks(t *testing.T) {
+// TestPollAges holds that the age of a poll grows by itself, that of providers with one
+// label the oldest counts, and that it is "absent if no task waits".
+func TestPollAges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{})
@@ -206,12 +206,12 @@ func TestLooks(t *testing.T) {
 		m.DispatcherPolled("payments", "payments", -1)
 		m.DispatcherPolled("another", "*", -1)
 		if page := scrape(t, m); strings.Contains(page, "headway_dispatcher_last_poll_age_seconds{") {
-			t.Error("nobody waits, and a look is told")
+			t.Error("no task waits, and the age of a poll is there")
 		}
 	})
 }
 
-// Refused tasks that are away are told as a gauge, which falls by itself when they come again.
+// Refused tasks that are away are a gauge, which falls by itself when they come again.
 func TestRefusedTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestExemplars(t *testing.T) {
 	}
 }
 
-// "A scrape reads them": once in five seconds however many ask, and nothing while nobody does. After an error they are absent.
+// "A scrape reads them": once in five seconds however many ask, and none without a scrape. After an error they are absent.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestShared(t *testing.T) {
 		}})
 		<-time.After(time.Hour)
 		if reads != 0 {
-			t.Errorf("%d reads, and nobody asked", reads)
+			t.Errorf("%d reads without a scrape", reads)
 		}
 		began = time.Now()
 		page := scrape(t, m)
@@ -330,7 +330,7 @@ func TestShared(t *testing.T) {
 		fault = errors.New("Redis is away")
 		<-time.After(6 * time.Second)
 		if page := scrape(t, m); strings.Contains(page, "headway_shared_") || !strings.Contains(page, "headway_policy_version") {
-			t.Error("series that nobody could read")
+			t.Error("series of a snapshot that failed")
 		}
 		if page := scrape(t, m); strings.Contains(page, "headway_shared_") || reads != 4 { // an error is not kept
 			t.Errorf("%d reads, the last two in vain", reads)

@@ -51,7 +51,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
-// A wait that this process has not seen begin is told by the task's headers and the start's decision.
+// A wait that this process has not seen begin is read from the task's headers and the start's decision.
 func TestWaitsThatBeganElsewhere(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

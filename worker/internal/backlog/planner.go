@@ -53,7 +53,7 @@ type Task struct {
 	// Own is true if package queue wrote the task. Lock is the unique lock that it may hold.
 	Own  bool
 	Lock asynqx.Lock
-	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if only a pick-up can tell.
+	// MaxWait is the task's own, 0 for none. Due is when its wait began; zero if that is known only when it is picked up.
 	MaxWait time.Duration
 	Due     time.Time
 }

@@ -53,7 +53,7 @@ func runs(t *testing.T, w *Watch) (end func()) {
 	return func() { cancel(); <-done }
 }
 
-// TestWatch holds that each change is told once, however long it lasts.
+// TestWatch holds that each change is logged once, however long it lasts.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,12 +91,12 @@ func TestWatch(t *testing.T) {
 		}
 		end()
 		if want := []bool{true, false, true, false}; len(ups) != len(want) {
-			t.Errorf("told %v, want %v", ups, want)
+			t.Errorf("got %v, want %v", ups, want)
 		}
 	})
 }
 
-// TestWatchKnowsOfFailedCalls holds that an outage is told as soon as a call has failed, and when it is over how many did.
+// TestWatchKnowsOfFailedCalls holds that an outage is logged as soon as a call has failed, and when it is over how many did.
 func TestWatchKnowsOfFailedCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,12 +223,12 @@ func TestAsynqLog(t *testing.T) {
 		if lines() != 2 || !strings.Contains(out.String(), "more=999") {
 			t.Errorf("after a minute:\n%s", out.String())
 		}
-		l.Warn("Retry exhausted for task id=a") // logFailure has told it
+		l.Warn("Retry exhausted for task id=a") // logFailure has logged it
 		l.Warn("revoke task id=a")              // it was moved, as the worker says
 		l.Warn("About a task id=a")
 		l.Warn("About a task id=b")
 		if lines() != 4 {
-			t.Errorf("tasks are told each, once:\n%s", out.String())
+			t.Errorf("each task has one line:\n%s", out.String())
 		}
 		before := lines()
 		for i := range 100 {
@@ -240,7 +240,7 @@ func TestAsynqLog(t *testing.T) {
 		}
 		l.Fatal("gone") // and yet here we are
 		if !strings.Contains(out.String(), "level=ERROR msg=asynq message=gone") {
-			t.Error("Fatal was not told")
+			t.Error("Fatal was not logged")
 		}
 	})
 }
