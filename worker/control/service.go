@@ -9,6 +9,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/json"
 	"log/slog"
 	"strconv"
@@ -56,15 +57,13 @@ type Service struct {
 
 // New returns a Service. It does no I/O.
 func New(cfg Config) *Service {
-	s := &Service{rdb: cfg.Redis, limiter: cfg.Limiter, prefix: cfg.KeyPrefix, store: cfg.Store, now: cfg.Now, log: cfg.Logger}
-	s.inspector = asynq.NewInspectorFromRedisClient(cfg.Redis)
-	if s.now == nil {
-		s.now = time.Now
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	return &Service{
+		rdb: cfg.Redis, limiter: cfg.Limiter, prefix: cfg.KeyPrefix, store: cfg.Store, now: cfg.Now,
+		log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
 	}
-	return s
 }
 
 // Time is a moment in an answer. Its JSON is RFC 3339 in UTC with milliseconds, and "" for the zero

@@ -128,9 +128,7 @@ func New(cfg Config) (*Events, error) {
 // it is empty), and where it logs and counts, nil for nowhere. worker.New calls it; a program without workers
 // does before it uses e.
 func (e *Events) Bind(app, prefix string, log *slog.Logger, observer Observer) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if observer == nil {
 		observer = noObserver{}
 	}

@@ -77,12 +77,9 @@ func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 		}
 		return out, nil
 	}
-	ask, spends, err := waiterOf(info)
-	if err != nil || !spends {
-		return Changed, nil //nolint:nilerr // the task is gone, and a worker takes its place out
+	if ask, spends, err := waiterOf(info); err == nil && spends {
+		_ = w.report(ctx, ask, waitlist.Gone) // otherwise a worker takes its place out a second or two later
 	}
-	// Otherwise a worker does so a second or two later.
-	_ = w.report(ctx, ask, waitlist.Gone)
 	return Changed, nil
 }
 
