@@ -154,7 +154,7 @@ func (p *pageCommand) serve(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
-	cfg := page.Config{Redis: rdb, Prefix: p.prefix, Proxy: p.proxy, Logger: log, Version: cli.Version()}
+	cfg := page.Config{Redis: rdb, Prefix: p.prefix, Proxy: p.proxy, Logger: log}
 	if err := allow(&cfg, p.users); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, sch
 		return nil, nil
 	}
 	cfg := page.Config{
-		Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger(), Version: cli.Version(),
+		Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger(),
 	}
 	if err := allow(&cfg, o.pageUsers); err != nil {
 		return nil, err

@@ -14,21 +14,17 @@ import (
 // act is the form that changes waiting tasks.
 type act struct {
 	verbForm
-	Verb     control.Verb
-	Scope    string
-	Queue    string
-	Type     string
-	All      bool     // all tasks of the scope and below, of the queue and type
-	Chosen   []string // the tasks, as the form names them
-	To       string
-	Priority string
-	Before   string // of clear: the moment of the first count
-	Reason   string
-	Fault    string
-	OfFailed bool   // it is about tasks that failed
-	Error    string // the kind of their errors
+	Verb control.Verb
 
-	expected int64 // how many tasks the preview has counted
+	Scope, Queue, Type   string
+	To, Priority, Reason string
+	All                  bool     // all tasks of the scope and below, of the queue and type
+	Chosen               []string // the tasks, as the form names them
+	Before               string   // of clear: the moment of the first count
+	OfFailed             bool     // it is about tasks that failed
+	Error                string   // the kind of their errors
+	Fault                string
+	expected             int64 // how many tasks the preview has counted
 
 	Counted bool
 	Count   control.TaskCount
@@ -36,8 +32,7 @@ type act struct {
 	Failed  []control.TaskDone
 	Err     string             // why it ended early
 	Still   *control.TaskCount // how many wait after a clear that did not reach the end
-
-	Refused control.Refused // tasks that others own, by scope
+	Refused control.Refused    // tasks that others own, by scope
 }
 
 var taskVerbs = map[control.Verb]verbForm{
@@ -48,7 +43,6 @@ var taskVerbs = map[control.Verb]verbForm{
 	control.VerbClear:    {Title: "Clear", Button: "Cancel all that wait", Danger: true},
 }
 
-// failedVerbs are the verbs for tasks that failed.
 var failedVerbs = map[control.Verb]verbForm{
 	control.VerbRun:    {Title: "Retry tasks that failed", Button: "Retry them"},
 	control.VerbCancel: {Title: "Delete tasks that failed", Button: "Delete them", Danger: true},
@@ -99,7 +93,6 @@ func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor)
 	h.render(w, r, status, "act", view{Title: a.Title, Who: actor, Data: a})
 }
 
-// change turns the form into a change for the service.
 func (a *act) change() (c control.TaskChange, err error) {
 	c = control.TaskChange{Verb: a.Verb, To: a.To, Reason: a.Reason, Failed: a.OfFailed}
 	if a.Priority != "" {

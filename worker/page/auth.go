@@ -40,7 +40,6 @@ func (o *openRequests) enter(actor string) (leave func(), ok bool) {
 	}, true
 }
 
-// actor returns the actor of a request.
 func (h *handler) actor(r *http.Request) (actor Actor, ok bool) {
 	switch {
 	case h.cfg.Identify != nil:
@@ -52,9 +51,6 @@ func (h *handler) actor(r *http.Request) (actor Actor, ok bool) {
 			actor, ok = h.cfg.Proxy.identify(r)
 		}
 		if !ok && h.cfg.Users != nil {
-			if fault := h.cfg.Users.takeFault(); fault != nil {
-				h.log.WarnContext(r.Context(), "page: the file of users is not in force; the users from before are", "fault", fault.Error())
-			}
 			if actor, ok = h.user(r); ok && h.cfg.Proxy == nil { // a proxy has groups that the file does not know
 				actor = h.cfg.Users.withOwnGroup(actor)
 			}
@@ -64,13 +60,12 @@ func (h *handler) actor(r *http.Request) (actor Actor, ok bool) {
 	return actor, ok && actor.Name != "" && actor.Role > RoleNone
 }
 
-// user returns the actor of a request's token or session.
 func (h *handler) user(r *http.Request) (Actor, bool) {
 	if scheme, text, is := strings.Cut(r.Header.Get("Authorization"), " "); is && strings.EqualFold(scheme, "Bearer") {
 		return h.cfg.Users.token(strings.TrimSpace(text))
 	}
-	session := h.sessions.of(r, h.now())
-	if session == nil {
+	session, is := h.sessions.of(r, h.now())
+	if !is {
 		return Actor{}, false
 	}
 	return h.cfg.Users.person(session.name, session.hash)
@@ -151,7 +146,6 @@ func readForm(w http.ResponseWriter, r *http.Request, most int64) bool {
 	return false
 }
 
-// login is the login form.
 type login struct{ Next, Name, Fault string }
 
 func (h *handler) login(w http.ResponseWriter, r *http.Request) {

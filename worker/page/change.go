@@ -20,32 +20,27 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// verbForm is what the form of a verb looks like.
 type verbForm struct {
 	Title, Button string
 	Danger        bool
 	Asks          formFields
 }
 
-// formFields are the fields that a form has.
 type formFields struct{ Scope, Rule, Fields, For, Assigned, Text bool }
 
 // change is a form that changes limits, with its preview.
 type change struct {
 	verbForm
 	Verb    control.Verb
-	Scope   string
-	Rule    string
 	Version int64
-	For     string
-	Reason  string
-	Text    string // the limits to import
-	Replace bool
-	Shadow  bool // whether to try it as a shadow rule first
-	More    string
-	Force   bool
-	Fields  []ruleField
-	Now     string // the current rule
+
+	Scope, Rule, For, Reason, More string
+
+	Text           string // the limits to import
+	Replace, Force bool
+	Shadow         bool // whether to try it as a shadow rule first
+	Fields         []ruleField
+	Now            string // the current rule
 
 	Faults   map[string]string // by field
 	Fault    []string          // of the form as a whole
@@ -56,7 +51,6 @@ type change struct {
 	Hidden   url.Values       // the form, to be sent again
 }
 
-// ruleField is a field of a rule, or of a scope, in the form.
 type ruleField struct {
 	Name, Label, Value, Was, Hint string
 	Choices                       []string
@@ -85,8 +79,6 @@ var verbs = map[control.Verb]verbForm{
 	control.VerbImport:   {"Import limits", "Import them", true, formFields{Text: true}},
 }
 
-// shownFields are the fields of a rule that have an input of their own. All others are written under
-// "more".
 var shownFields = []ruleField{
 	{Name: "algorithm", Label: "Algorithm", Choices: []string{
 		string(policy.TokenBucket), string(policy.SlidingWindow), string(policy.FixedWindow), string(policy.Concurrency), string(policy.Calendar),
@@ -98,7 +90,6 @@ var shownFields = []ruleField{
 	{Name: "max_wait", Label: "Longest wait", Hint: "such as 10m"},
 }
 
-// changeOf reads a form from a request.
 func (h *handler) changeOf(r *http.Request) (*change, error) {
 	c := &change{
 		Verb: control.Verb(r.FormValue("verb")), Scope: field(r, "scope"), Rule: field(r, "rule"), For: field(r, "for"),
@@ -142,31 +133,21 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 // under "text".
 func (h *handler) ruleFields(place, name string) map[string]string {
 	fields := map[string]string{}
-	scope, err := policy.ParseScope(strings.ReplaceAll(place, "*", "x"))
-	if err != nil || name == "" {
+	scope := strings.ReplaceAll(place, "*", "x")
+	text, is := ruleTexts(h.limiter.Policy(), scope)[[2]string{scope, name}]
+	if !is || name == "" {
 		return fields
 	}
-	bounds, err := h.limiter.Policy().Match(scope)
-	if err != nil {
-		return fields
-	}
-	for _, b := range bounds {
-		if b.Rule.Name != name || b.Scope.Len() != scope.Len() {
-			continue
+	var all map[string]any
+	if yaml.Unmarshal([]byte(text), &all) == nil {
+		for key, value := range all {
+			fields[key] = fmt.Sprint(value)
 		}
-		text := limitsyaml.FormatRule(b.Rule)
-		var all map[string]any
-		if yaml.Unmarshal([]byte(text), &all) == nil {
-			for key, value := range all {
-				fields[key] = fmt.Sprint(value)
-			}
-		}
-		fields["text"] = text
 	}
+	fields["text"] = text
 	return fields
 }
 
-// changeFrom turns the form into a change for the service.
 func (h *handler) changeFrom(c *change) (control.Change, error) {
 	out := control.Change{Verb: c.Verb, Scope: c.Scope, Rule: c.Rule, Version: c.Version, Reason: c.Reason, Force: c.Force}
 	if c.For != "" {
@@ -217,9 +198,6 @@ func (c *change) readAssigned(out *control.Change) error {
 // errFields is the error for a form with faults beside its fields.
 var errFields = errors.New("a field is at fault")
 
-// trial is the suffix of the name of a rule that is tried as a shadow rule first.
-const trial = "-trial"
-
 func (h *handler) readRule(c *change, out *control.Change) error {
 	if c.Rule == "" {
 		c.Faults["rule"] = "name the rule"
@@ -233,7 +211,7 @@ func (h *handler) readRule(c *change, out *control.Change) error {
 			}
 		}
 		out.Fields["shadow"] = "true"
-		out.Rule += trial
+		out.Rule += "-trial"
 	}
 	for _, f := range c.Fields {
 		if f.Value != "" {
@@ -356,12 +334,10 @@ func (c *change) faults(err *policy.Error) {
 	}
 }
 
-// doneData is the content of the screen of a change that was made.
 type doneData struct {
 	changeRow
 	Scope string
 	Undo  int64 // the version to return to, 0 if it cannot be undone
-	In    string
 }
 
 // done shows a change that was made, and offers to undo it if it is still the last one.

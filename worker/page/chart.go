@@ -17,7 +17,6 @@ type period struct {
 	labelsEvery time.Duration
 }
 
-// The periods of the charts of a scope.
 var (
 	quarterHour = period{"the last 15 minutes", "15 s", 15 * time.Second, 15 * time.Minute, 3 * time.Minute}
 	wholeDay    = period{"the last day", "2 h", 2 * time.Hour, 24 * time.Hour, 6 * time.Hour}
@@ -48,13 +47,11 @@ type bar struct {
 	Unfinished bool // more may be recorded in it
 }
 
-// tick is a line of the scale.
 type tick struct {
 	Y, TextY int
 	Text     string
 }
 
-// mark is a change by an API's answer.
 type mark struct{ X, Text string }
 
 type label struct {
@@ -68,7 +65,6 @@ const (
 	laterFor = 12 * time.Second
 )
 
-// drawing is what the charts of a scope are drawn of.
 type drawing struct {
 	scope  string
 	policy *policy.Policy
@@ -76,7 +72,6 @@ type drawing struct {
 	now    time.Time
 }
 
-// draw draws a chart of the points of a period.
 func (d drawing) draw(of period, points []usage.Point) chart {
 	c := chart{Name: of.name, Depth: chartDepth, Base: chartBase, Step: of.step}
 	if len(points) == 0 {
@@ -95,7 +90,7 @@ func (d drawing) draw(of period, points []usage.Point) chart {
 		c.LimitY = scale.y(c.Limit)
 	}
 	for n := scale.step; n <= scale.top; n += scale.step {
-		c.Ticks = append(c.Ticks, tick{scale.y(n), scale.y(n) + 4, shortNumber(n)})
+		c.Ticks = append(c.Ticks, tick{scale.y(n), scale.y(n) + 4, number(n)})
 	}
 	for i, p := range points {
 		b := bar{At: p.At, Units: p.Units, Tasks: p.Tasks, X: percent(float64(i)+.1, len(points)), W: percent(.8, len(points)), Y: scale.y(p.Units)}
@@ -141,12 +136,10 @@ func (d drawing) admits(of period) (least int64, rule string) {
 	return least, rule
 }
 
-// percent returns a part of a whole as a coordinate.
 func percent(n float64, whole int) string {
 	return strconv.FormatFloat(n*100/float64(whole), 'f', 2, 64) + "%"
 }
 
-// label names some times on the axis.
 func (c *chart) label(first time.Time, whole, every time.Duration) {
 	for at := first.Truncate(every).Add(every); at.Before(first.Add(whole)); at = at.Add(every) {
 		if x := at.Sub(first); x > whole/25 && x < whole-whole/25 {
@@ -171,17 +164,4 @@ func newScale(most int64) scale {
 
 func (s scale) y(units int64) int {
 	return chartBase - int(float64(units)*float64(chartBase-chartTop)/float64(s.top))
-}
-
-// shortNumber writes a number for a narrow scale: 1,500 and 20k.
-func shortNumber(n int64) string {
-	for _, unit := range []struct {
-		from, size int64
-		name       string
-	}{{1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}} {
-		if n >= unit.from && n%(unit.size/10) == 0 {
-			return strconv.FormatFloat(float64(n)/float64(unit.size), 'f', -1, 64) + unit.name
-		}
-	}
-	return number(n)
 }

@@ -73,7 +73,6 @@ func (h *handler) loadFailures(ctx context.Context, _ url.Values, last any) (any
 	return f, err
 }
 
-// loadRuns reads how the runs of each provider ended today.
 func (h *handler) loadRuns(ctx context.Context) (list []providerRuns, err error) {
 	names, err := h.service.Providers(ctx)
 	if err != nil {
@@ -87,7 +86,6 @@ func (h *handler) loadRuns(ctx context.Context) (list []providerRuns, err error)
 	return list, err
 }
 
-// failuresData is the content of the screen.
 type failuresData struct {
 	Scope, Queue, Error string // the filter
 	Groups              []failureGroup
@@ -110,7 +108,6 @@ type failureGroup struct {
 	May                bool
 }
 
-// failureRow is a failed task.
 type failureRow struct {
 	control.FailedTask
 	Text  string // of the error
@@ -214,7 +211,6 @@ func groupsOf(rows []failureRow) (list []failureGroup) {
 	return list
 }
 
-// with adds a task that runs.
 func (s *runningScope) with(t control.ActiveTask, started time.Time) *runningScope {
 	if s == nil {
 		s = &runningScope{Scope: t.Scope, Oldest: t, Started: started}

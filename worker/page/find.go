@@ -10,13 +10,18 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// checkScope returns an error for a scope of which there is nothing: it is probably mistyped.
-func (h *handler) checkScope(ctx context.Context, name string, limits control.Limits) error {
+// limitsOf returns the limits for a reading of a scope. Its first reading fails if there is nothing of the
+// scope: its name is probably mistyped.
+func (h *handler) limitsOf(ctx context.Context, name string, last any) (control.Limits, error) {
+	limits, err := h.limits(ctx)
+	if err != nil || last != nil {
+		return limits, err
+	}
 	known, err := h.service.Known(ctx, name, limits)
 	if err == nil && !known {
-		return notFound("there is no scope " + name + ": the limits do not name it, no task waits there, and none has spent from it in the last 31 days")
+		err = notFound("there is no scope " + name + ": the limits do not name it, no task waits there, and none has spent from it in the last 31 days")
 	}
-	return err
+	return limits, err
 }
 
 // searchResult is a thing that a name may have meant, as a link.
@@ -75,7 +80,7 @@ func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
 	case len(exact) == 1:
 		http.Redirect(w, r, exact[0].Link, http.StatusSeeOther)
 	case len(exact) > 1:
-		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Query: q, Data: failure{Found: exact}})
+		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Data: failure{Found: exact}})
 	default:
 		h.failed(w, r, actor, notFound("there is no scope "+q+", and no queue has a task with that id"))
 	}

@@ -15,7 +15,6 @@ const (
 	mostLines, mostShown = 20_000, 200
 )
 
-// forecastData is the content of the screen.
 type forecastData struct {
 	Text    string
 	Done    bool

@@ -34,8 +34,9 @@ type guesses struct {
 	cleaned time.Time            // when keys that have all were last forgotten
 }
 
-// tryKey is a hash of what tries are counted under.
 type tryKey [sha256.Size]byte
+
+func keyOf(parts ...string) tryKey { return sha256.Sum256([]byte(strings.Join(parts, "\x00"))) }
 
 func newGuesses() *guesses {
 	return &guesses{waiting: make(chan struct{}, mostWaiting), full: map[tryKey]time.Time{}}
@@ -45,7 +46,7 @@ func newGuesses() *guesses {
 // of one in which the person has logged in before, or empty. leave must be called when it was made.
 func (g *guesses) enter(name, from, browser string, now time.Time) (leave func(), ok bool) {
 	if browser != "" {
-		return func() {}, g.count(now, []string{"browser", name, browser}, [][]string{{"browsers", name}})
+		return func() {}, g.count(now, map[tryKey]int{keyOf("browser", name, browser): triesAtOne, keyOf("browsers", name): triesAtAll})
 	}
 	select {
 	case g.waiting <- struct{}{}:
@@ -53,28 +54,24 @@ func (g *guesses) enter(name, from, browser string, now time.Time) (leave func()
 	default:
 		return nil, false
 	}
-	if !g.count(now, []string{"one", name, from}, [][]string{{"name", name}, {"address", from}}) {
+	if !g.count(now, map[tryKey]int{keyOf("one", name, from): triesAtOne, keyOf("name", name): triesAtAll, keyOf("address", from): triesAtAll}) {
 		leave()
 		return nil, false
 	}
 	return leave, true
 }
 
-// count counts a try under a key with triesAtOne and keys with triesAtAll, unless a key has no tries left.
-func (g *guesses) count(now time.Time, few []string, many [][]string) bool {
+// count counts a try under some keys, each with its tries a minute, unless a key has none left.
+func (g *guesses) count(now time.Time, tries map[tryKey]int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := map[tryKey]time.Time{}
-	for i, parts := range append([][]string{few}, many...) {
-		key, each := tryKey(sha256.Sum256([]byte(strings.Join(parts, "\x00")))), time.Minute/triesAtAll
-		if i == 0 {
-			each = time.Minute / triesAtOne
-		}
+	for key, most := range tries {
 		at := g.full[key]
 		if at.Before(now) {
 			at = now
 		}
-		if next[key] = at.Add(each); next[key].Sub(now) > time.Minute {
+		if next[key] = at.Add(time.Minute / time.Duration(most)); next[key].Sub(now) > time.Minute {
 			return false
 		}
 	}

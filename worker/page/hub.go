@@ -165,7 +165,6 @@ func (h *hub) watch(t topic) (news <-chan struct{}, stop func()) {
 	}
 }
 
-// keepFresh reads a topic until ctx ends.
 func (h *hub) keepFresh(ctx context.Context, t topic) {
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -178,7 +177,6 @@ func (h *hub) keepFresh(ctx context.Context, t topic) {
 	}
 }
 
-// state returns the state of a topic without reading it.
 func (h *hub) state(key string) state {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -50,7 +50,6 @@ type Proxy struct {
 	Admins, Viewers []string
 }
 
-// check returns what is wrong with the configuration.
 func (p *Proxy) check() error {
 	if len(p.Networks) == 0 {
 		return errors.New("page: Proxy.Networks is empty: name the networks that the proxy's requests come from")
@@ -63,7 +62,6 @@ func (p *Proxy) check() error {
 	return nil
 }
 
-// sends reports whether a request comes from the proxy.
 func (p *Proxy) sends(r *http.Request) bool {
 	from, ok := remote(r)
 	return ok && slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(from) })
@@ -76,7 +74,7 @@ func (p *Proxy) named(r *http.Request) bool {
 		return slices.ContainsFunc(p.Hosts, func(name string) bool { return strings.EqualFold(name, host) })
 	}
 	_, err := netip.ParseAddr(host)
-	return err == nil || host == localhost
+	return err == nil || host == "localhost"
 }
 
 // identify returns the actor of a request, and false if the request does not come from the proxy, asks
@@ -101,7 +99,6 @@ func (p *Proxy) identify(r *http.Request) (Actor, bool) {
 	return actor, true
 }
 
-// remote returns the address that a request comes from.
 func remote(r *http.Request) (netip.Addr, bool) {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -110,10 +107,6 @@ func remote(r *http.Request) (netip.Addr, bool) {
 	return at.Addr().Unmap(), true
 }
 
-// localhost is the name of this machine.
-const localhost = "localhost"
-
-// hostOf returns the name or address that a request asks for.
 func hostOf(r *http.Request) string {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
@@ -131,7 +124,7 @@ func local(r *http.Request) bool {
 	}
 	host := hostOf(r)
 	at, err := netip.ParseAddr(host)
-	return host == localhost || err == nil && at.IsLoopback()
+	return host == "localhost" || err == nil && at.IsLoopback()
 }
 
 // forwarded reports whether a proxy has passed a request on: its sender may be on any machine.

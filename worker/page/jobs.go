@@ -35,7 +35,6 @@ type job struct {
 	changed, left int
 }
 
-// over reports whether the job has ended.
 func (j *job) over() bool {
 	select {
 	case <-j.done:
@@ -97,7 +96,6 @@ func (j *jobs) begin(actor Actor, a *act, change control.TaskChange, now time.Ti
 	return begun, nil
 }
 
-// of returns the last job of an actor.
 func (j *jobs) of(actor string) (*job, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -146,7 +144,13 @@ func (h *handler) runJob(actor Actor, j *job) {
 	case err != nil:
 		a.Err = control.Plain(err)
 	}
-	a.finish(done)
+	for _, task := range done.Tasks {
+		if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
+			a.Failed = append(a.Failed, task)
+		}
+	}
+	done.Tasks = nil
+	a.Done, a.Refused = &done, done.Refused
 	h.forget()
 	if a.Verb == control.VerbClear && done.More && ctx.Err() == nil {
 		n, err := h.service.Count(ctx, actor, control.TaskChange{Verb: a.Verb, Scope: a.Scope})
@@ -158,18 +162,6 @@ func (h *handler) runJob(actor Actor, j *job) {
 	}
 }
 
-// finish fills in what was changed and what was left.
-func (a *act) finish(done control.TasksDone) {
-	for _, task := range done.Tasks {
-		if task.Outcome != control.TaskChanged && len(a.Failed) < rowsAPage {
-			a.Failed = append(a.Failed, task)
-		}
-	}
-	done.Tasks = nil
-	a.Done, a.Refused = &done, done.Refused
-}
-
-// progress is the content of the screen of a job.
 type progress struct {
 	*act
 	Running       bool

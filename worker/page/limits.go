@@ -9,7 +9,6 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// limitsData is the content of the screen of all limits.
 type limitsData struct {
 	Version int64
 	Text    string // as a limits.yaml; empty if the actor may not see all
@@ -38,7 +37,6 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Act
 	h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: actor, Data: d})
 }
 
-// limitsText returns the limits in force as a limits.yaml.
 func (h *handler) limitsText(r *http.Request) (string, error) {
 	p, err := h.store.Now(r.Context())
 	if err != nil {
@@ -47,7 +45,6 @@ func (h *handler) limitsText(r *http.Request) (string, error) {
 	return string(limitsyaml.Format(p)), nil
 }
 
-// exportLimits writes the limits in force as a limits.yaml.
 func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, actor Actor) {
 	text, err := h.limitsText(r)
 	if err != nil {

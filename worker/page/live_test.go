@@ -197,13 +197,13 @@ func TestLiveEndsWithTheSession(t *testing.T) {
 	h.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
-	cookie := s.login("correct horse")
+	cookie := s.login("anna", "correct horse")
 	ahead.Add(int64(time.Hour))
 	stream := liveOf(t, s, "/", *cookie)
 	stream.until(t, "beat")
 	ahead.Add(int64(sessionIdle - time.Hour + time.Second))
 	stream.endsWith(t, "bye") // after two hours without use
-	cookie = s.login("correct horse")
+	cookie = s.login("anna", "correct horse")
 	stream = liveOf(t, s, "/", *cookie)
 	r := formTo("/logout", nil)
 	r.AddCookie(cookie)

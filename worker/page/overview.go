@@ -124,7 +124,6 @@ func (h *handler) oldestWait(ctx context.Context, provider, scope string) (oldes
 	return oldest, err
 }
 
-// overviewData is the content of the screen.
 type overviewData struct {
 	Filter, State string
 	States        []stateCount
@@ -143,7 +142,6 @@ type stateCount struct {
 	On         bool
 }
 
-// providerRow is a provider in the table.
 type providerRow struct {
 	provider
 	Condition condition
@@ -151,7 +149,6 @@ type providerRow struct {
 	Vendor    *meter // of the fullest rule for which the API reported a limit of its own, nil for none
 }
 
-// meter is a rule with what is used of it.
 type meter struct {
 	control.Rule
 	Limit   int64
@@ -161,11 +158,9 @@ type meter struct {
 }
 
 func meterOf(r control.Rule, binding bool) meter {
-	m := meter{Rule: r, Limit: r.Counts(), Binding: binding}
-	if m.Full = r.Used >= m.Limit; m.Limit > 0 {
-		m.Part = int(min(100, max(0, r.Used)*100/m.Limit))
-	} else {
-		m.Part, m.Full = 100, true
+	m := meter{Rule: r, Limit: r.Counts(), Part: 100, Full: true, Binding: binding}
+	if m.Limit > 0 {
+		m.Part, m.Full = int(min(100, max(0, r.Used)*100/m.Limit)), r.Used >= m.Limit
 	}
 	return m
 }
@@ -307,7 +302,6 @@ func (h *handler) overviewView(r *http.Request, actor Actor, data any) (any, str
 	return d, "Overview", nil
 }
 
-// matches reports whether a name contains the filter.
 func matches(name, filter string) bool {
 	return strings.Contains(strings.ToLower(name), strings.ToLower(filter))
 }

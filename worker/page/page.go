@@ -16,6 +16,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"html/template"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -62,8 +63,6 @@ type Config struct {
 	// Schedules are the schedules that this process runs; the page shows their next runs. Defaults to
 	// none.
 	Schedules []*schedule.Schedule
-	// Version is shown beside this process. Defaults to none.
-	Version string
 	// Logger gets a line for each change and each login. Defaults to none.
 	Logger *slog.Logger
 }
@@ -71,7 +70,6 @@ type Config struct {
 //go:embed assets templates
 var embedded embed.FS
 
-// handler is the page.
 type handler struct {
 	cfg       Config
 	log       *slog.Logger
@@ -83,7 +81,7 @@ type handler struct {
 	sessions  *sessions
 	guesses   *guesses
 	open      openRequests
-	templates templates
+	templates map[string]*template.Template // by screen
 	hub       *hub
 	mux       *http.ServeMux
 	following following
@@ -113,7 +111,7 @@ func New(cfg Config) (*Page, error) {
 		return nil, err
 	}
 	if cfg.Users != nil {
-		go cfg.Users.follow(h.jobs.ctx)
+		go cfg.Users.follow(h.jobs.ctx, h.log)
 	}
 	protected := http.NewCrossOriginProtection().Handler(h.mux)
 	return &Page{secure(http.StripPrefix(h.cfg.Prefix, h.canonical(protected))), h.jobs}, nil
@@ -154,19 +152,14 @@ func newHandler(cfg Config) (*handler, error) {
 
 func (h *handler) check() error {
 	c := &h.cfg
-	ways := 0
-	for _, is := range []bool{c.Identify != nil, c.Proxy != nil || c.Users != nil, c.Local != ""} {
-		if is {
-			ways++
-		}
-	}
+	logins := c.Proxy != nil || c.Users != nil
 	switch {
 	case c.Redis == nil:
 		return errors.New("page: Config.Redis is nil")
-	case ways == 0:
-		return errors.New("page: nothing says who asks: set Identify, Proxy, Users, or Local for this machine alone")
-	case ways > 1:
-		return errors.New("page: several things say who asks: set one of Identify, Proxy with or without Users, and Local")
+	case c.Identify == nil && !logins && c.Local == "":
+		return errors.New("page: Config has no way to identify users: set Identify, Proxy, Users, or Local for this machine alone")
+	case c.Identify != nil && (logins || c.Local != "") || logins && c.Local != "":
+		return errors.New("page: Config has several ways to identify users: set one of Identify, Proxy with or without Users, and Local")
 	case c.Prefix != "" && (!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/")):
 		return fmt.Errorf("page: Config.Prefix %q does not begin with a slash, or ends with one", c.Prefix)
 	}
@@ -191,7 +184,7 @@ func (h *handler) canonical(next http.Handler) http.Handler {
 	})
 }
 
-// secure sets the headers of every answer.
+// secure sets the headers of all answers.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -207,7 +200,6 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// routes registers the handlers.
 func (h *handler) routes() {
 	h.mux = http.NewServeMux()
 	assets, _ := fs.Sub(embedded, "assets")
@@ -234,8 +226,7 @@ func cached(next http.Handler) http.Handler {
 	})
 }
 
-// following keeps the page's own limiter up to date with the limits in Redis, and remembers the
-// version.
+// following keeps the page's own limiter up to date with the limits in Redis.
 type following struct {
 	own bool // the limiter is the page's own
 
@@ -250,7 +241,7 @@ type following struct {
 // limitsTimeout bounds how long a request waits for the limits by which its rights are checked.
 const limitsTimeout = 2 * time.Second
 
-// limits returns the version of the limits that stands, at most half a second old.
+// limits returns the current version of the limits, at most half a second old.
 func (h *handler) limits(ctx context.Context) (control.Limits, error) {
 	f := &h.following
 	f.mu.Lock()

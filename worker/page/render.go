@@ -18,17 +18,12 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// templates are the templates of the screens by name, each with the shared parts.
-type templates map[string]*template.Template
-
-// view is the data of a template.
 type view struct {
 	Title  string
 	Screen string // its name, for the navigation
 	Who    Actor
 	Login  bool   // the actor has logged in with a password, and can log out
 	Live   string // the URL of the live part; empty for none
-	Query  string // the text of the search
 	Now    time.Time
 	// Refresh is after how many seconds a browser without JavaScript reads the screen again, 0 for never.
 	Refresh int
@@ -36,17 +31,15 @@ type view struct {
 	Data    any
 }
 
-// stale says that the data shown is old, and why.
+// stale is a note that the data shown is old, and why.
 type stale struct {
 	At  time.Time
 	Why string
 }
 
-// shared are the templates that every screen includes.
-var shared = []string{"templates/base.html", "templates/parts.html"}
-
-func (h *handler) parse() (templates, error) {
-	all := templates{}
+// parse returns the templates of the screens by name, each with the shared parts.
+func (h *handler) parse() (map[string]*template.Template, error) {
+	all := map[string]*template.Template{}
 	files, err := fs.Glob(embedded, "templates/*.html")
 	if err != nil {
 		return nil, err
@@ -56,7 +49,7 @@ func (h *handler) parse() (templates, error) {
 		if name == "base" || name == "parts" {
 			continue
 		}
-		if all[name], err = template.New(name).Funcs(h.functions()).ParseFS(embedded, append(shared, file)...); err != nil {
+		if all[name], err = template.New(name).Funcs(h.functions()).ParseFS(embedded, "templates/base.html", "templates/parts.html", file); err != nil {
 			return nil, err
 		}
 	}
@@ -70,7 +63,7 @@ func (h *handler) functions() template.FuncMap {
 		"num":     number,
 		"time":    momentOf,
 		"plural":  plural,
-		"columns": columns,
+		"columns": func(names ...string) []string { return names }, // those of numbers begin with "#"
 		"names":   crumbs,
 		"reason":  reasonWords,
 		"join":    strings.Join,
@@ -93,47 +86,28 @@ func (h *handler) link(path string, kv ...any) string {
 	return h.cfg.Prefix + path + "?" + query.Encode()
 }
 
-// column is a column of a table.
-type column struct {
-	Name   string
-	Number bool
-}
-
-// columns returns columns by their names. Those of numbers begin with "#".
-func columns(names ...string) (list []column) {
-	for _, name := range names {
-		text, number := strings.CutPrefix(name, "#")
-		list = append(list, column{text, number})
-	}
-	return list
-}
-
-// assetVersion is a hash of all assets.
 var assetVersion = sync.OnceValue(func() string {
 	sum := sha256.New()
-	_ = fs.WalkDir(embedded, "assets", func(path string, d fs.DirEntry, err error) error { // embedded files can be read
-		if err == nil && !d.IsDir() {
-			data, _ := embedded.ReadFile(path)
-			_, _ = sum.Write(data)
-		}
-		return err
-	})
+	files, _ := fs.Glob(embedded, "assets/*")
+	for _, file := range files {
+		data, _ := embedded.ReadFile(file)
+		_, _ = sum.Write(data)
+	}
 	return hex.EncodeToString(sum.Sum(nil))[:12]
 })
 
 // number returns a number with separators between thousands: 1,204,331.
 func number(n any) string {
-	text, sign := fmt.Sprint(n), ""
-	if digits, negative := strings.CutPrefix(text, "-"); negative {
-		text, sign = digits, "−"
+	digits, negative := strings.CutPrefix(fmt.Sprint(n), "-")
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
 	}
-	for at := len(text) - 3; at > 0; at -= 3 {
-		text = text[:at] + "," + text[at:]
+	if negative {
+		return "−" + digits
 	}
-	return sign + text
+	return digits
 }
 
-// plural returns a number with its noun.
 func plural(n any, noun, plural string) string {
 	if text := number(n); text == "1" {
 		return "1 " + noun
@@ -148,21 +122,13 @@ type moment struct {
 }
 
 func momentOf(at any) moment {
-	var t time.Time
-	switch at := at.(type) {
-	case time.Time:
-		t = at
-	case control.Time:
-		t = at.Time
+	t, _ := at.(time.Time)
+	if wrapped, is := at.(control.Time); is {
+		t = wrapped.Time
 	}
-	if t.IsZero() {
-		return moment{Zero: true}
-	}
-	t = t.UTC()
-	return moment{Machine: t.Format("2006-01-02T15:04:05.000Z"), Text: clockText(t)}
+	return moment{t.UTC().Format("2006-01-02T15:04:05.000Z"), clockText(t), t.IsZero()}
 }
 
-// crumb is a level of a scope, with the path to it.
 type crumb struct {
 	Name, Scope string
 	Last        bool
@@ -176,44 +142,33 @@ func crumbs(scope string) (list []crumb) {
 	return list
 }
 
-// clockText returns a time as people read it.
 func clockText(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") + " UTC" }
 
-// reasonWords returns what a task waits for, in words.
+// reasons are the words for what a task waits for.
+var reasons = map[control.Reason]string{
+	control.ReasonRule:        "{rule}",
+	control.ReasonRun:         "a run that ends, under {rule}",
+	control.ReasonSuspended:   "{rule}, which is suspended",
+	control.ReasonPaused:      "the pause of {scope}",
+	control.ReasonUpstream:    "its API, which asked for a pause",
+	control.ReasonHours:       "a time when other rules apply",
+	control.ReasonDelay:       "the end of its delay",
+	control.ReasonCost:        "a higher limit: it costs more than a rule admits",
+	control.ReasonQueuePaused: "its queue, which asynq has paused",
+	control.ReasonUnmatched:   "a rule: none matches its scope",
+}
+
 func reasonWords(why control.Reason, rule, scope string) string {
 	of := rule
 	if scope != "" {
 		of = rule + " of " + scope
 	}
-	switch why {
-	case control.ReasonRule:
-		return of
-	case control.ReasonRun:
-		return "a run that ends, under " + of
-	case control.ReasonSuspended:
-		return of + ", which is suspended"
-	case control.ReasonPaused:
-		return "the pause of " + scope
-	case control.ReasonUpstream:
-		return "its API, which asked for a pause"
-	case control.ReasonHours:
-		return "a time when other rules apply"
-	case control.ReasonDelay:
-		return "the end of its delay"
-	case control.ReasonCost:
-		return "a higher limit: it costs more than a rule admits"
-	case control.ReasonQueuePaused:
-		return "its queue, which asynq has paused"
-	case control.ReasonUnmatched:
-		return "a rule: none matches its scope"
-	}
-	return ""
+	return strings.NewReplacer("{rule}", of, "{scope}", scope).Replace(reasons[why])
 }
 
-// render writes a screen.
 func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
 	v.Screen, v.Now = name, h.now()
-	v.Login = h.cfg.Users != nil && h.sessions.of(r, h.now()) != nil
+	_, v.Login = h.sessions.of(r, h.now())
 	var b bytes.Buffer
 	if err := h.templates[name].ExecuteTemplate(&b, "base", v); err != nil {
 		h.log.ErrorContext(r.Context(), "page: a screen cannot be shown", "screen", name, "error", err)
@@ -236,10 +191,10 @@ type failure struct {
 // againAfter is after how many seconds a browser reads a screen again that has no answer of Redis, also without scripts.
 const againAfter = 5
 
-// fail shows an error.
-func (h *handler) fail(w http.ResponseWriter, r *http.Request, actor Actor, status int, err error) {
+// failed shows an error under the status that fits it.
+func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, err error) {
 	f := failure{What: strings.Split(control.Plain(err), "\n")}
-	title := "This did not work"
+	title, status := "This did not work", statusOf(err)
 	switch status {
 	case http.StatusForbidden:
 		title = "Not allowed"
@@ -253,11 +208,6 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, actor Actor, stat
 		}
 	}
 	h.render(w, r, status, "error", view{Title: title, Who: actor, Data: f})
-}
-
-// failed shows an error under the status that fits it.
-func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, err error) {
-	h.fail(w, r, actor, statusOf(err), err)
 }
 
 // statusError is an error with the status of its answer.

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -47,7 +46,7 @@ func (h *handler) routed() []route {
 		{"GET /live", h.seeLive, h.live},
 		{"GET /search", seeRows, h.search},
 		{"/", seeRows, func(w http.ResponseWriter, r *http.Request, actor Actor) {
-			h.fail(w, r, actor, http.StatusNotFound, errors.New("there is no such page"))
+			h.failed(w, r, actor, notFound("there is no such page"))
 		}},
 	}
 	for path, s := range h.screens() {
@@ -87,7 +86,6 @@ func seeTask(r *http.Request) (need, error) {
 	return seeRows(r)
 }
 
-// seeLive is the need of the screen whose stream is asked for.
 func (h *handler) seeLive(r *http.Request) (need, error) {
 	s, looked, err := h.watched(r)
 	if err != nil {
@@ -104,7 +102,6 @@ func needsVerb(r *http.Request) (need, error) {
 	return need{verb: verb, place: field(r, "scope"), rows: verb == control.VerbRollback}, nil
 }
 
-// field returns a field of a form, without the spaces around it.
 func field(r *http.Request, name string) string { return strings.TrimSpace(r.FormValue(name)) }
 
 // changeTasks needs the right to the scope of the screen; the service checks that of each chosen task, and of

@@ -32,7 +32,7 @@ type scopeState struct {
 	turns   control.Turns
 	shadows []throttle.RuleState
 	hours   []throttle.RuleHours
-	texts   map[[2]string]string // the rules as limits.yaml has them, by scope and name
+	texts   map[[2]string]string // of ruleTexts
 	scopeDetails
 }
 
@@ -51,16 +51,11 @@ type scopeDetails struct {
 
 // loadScope reads a scope. It costs some 15 commands, and some 80 more for the details.
 func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, error) {
-	name, s := of.Get("scope"), &scopeState{texts: map[[2]string]string{}}
+	name, s := of.Get("scope"), &scopeState{}
 	before, again := last.(*scopeState)
 	var err error
-	if s.limits, err = h.limits(ctx); err != nil {
+	if s.limits, err = h.limitsOf(ctx, name, last); err != nil {
 		return nil, err
-	}
-	if !again {
-		if err = h.checkScope(ctx, name, s.limits); err != nil {
-			return nil, err
-		}
 	}
 	if s.level, err = h.service.Level(ctx, name, s.limits); err != nil {
 		return nil, err
@@ -75,7 +70,7 @@ func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, 
 		if s.hours, err = h.limiter.Hours(name); err != nil {
 			return nil, err
 		}
-		s.describe(h.limiter.Policy(), name)
+		s.texts = ruleTexts(h.limiter.Policy(), name)
 	}
 	if again && h.now().Sub(before.read) < detailsEvery {
 		s.scopeDetails = before.scopeDetails
@@ -85,18 +80,16 @@ func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, 
 	return s, err
 }
 
-// describe sets the rules as they are in the limits.
-func (s *scopeState) describe(p *policy.Policy, name string) {
-	scope, err := policy.ParseScope(name)
-	if err != nil {
-		return
-	}
-	bounds, _ := p.Match(scope)
-	for _, b := range bounds {
-		if b.Rule.Name != "" {
-			s.texts[[2]string{b.Scope.String(), b.Rule.Name}] = limitsyaml.FormatRule(b.Rule)
+// ruleTexts returns the rules that count at a scope as limits.yaml has them, by scope and name.
+func ruleTexts(p *policy.Policy, name string) map[[2]string]string {
+	texts := map[[2]string]string{}
+	if scope, err := policy.ParseScope(name); err == nil {
+		bounds, _ := p.Match(scope)
+		for _, b := range bounds {
+			texts[[2]string{b.Scope.String(), b.Rule.Name}] = limitsyaml.FormatRule(b.Rule)
 		}
 	}
+	return texts
 }
 
 func (h *handler) loadDetails(ctx context.Context, name string, limits control.Limits) (d scopeDetails, err error) {
@@ -131,7 +124,6 @@ func below(name string, all []control.Branch) []control.Branch {
 	})
 }
 
-// scopeData is the content of the screen.
 type scopeData struct {
 	control.Level
 	Last      control.Last // when all that waits here and below will have started
@@ -146,16 +138,12 @@ type scopeData struct {
 	MoreDown  bool
 	Filter    string
 	Pages     pages
-	Users     []usage.Spender
-	Other     usage.Sum
-	Ends      usage.Ends // of the last hour, as Users and Started are
-	Started   int64
+	Used      usage.Report // in the last hour
 	Charts    []chart
 	Events    []control.UpstreamEvent
 	May       may
 }
 
-// ruleRow is a rule with its text.
 type ruleRow struct {
 	meter
 	Text    string
@@ -206,8 +194,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	name := s.level.Scope
 	d := scopeData{
 		Level: s.level, Last: s.last, Condition: conditionOf(s.level, s.trouble), Hours: s.hours, Turns: s.turns, MoreDown: s.lower.More,
-		Filter: field(r, "q"), May: h.mayDo(actor, name),
-		Users: s.users.Spenders, Other: s.users.Other, Ends: s.users.Ends, Started: s.users.All.Tasks,
+		Filter: field(r, "q"), May: h.mayDo(actor, name), Used: s.users,
 	}
 	binds := -1
 	if len(s.turns.List) > 0 {
@@ -245,9 +232,6 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	}
 	d.Events = h.service.VisibleUpstreamEvents(actor, s.events)
 	charts := drawing{scope: name, policy: h.limiter.Policy(), events: d.Events, now: h.now()}
-	d.Charts = []chart{
-		charts.draw(quarterHour, s.quarter),
-		charts.draw(wholeDay, s.day),
-	}
+	d.Charts = []chart{charts.draw(quarterHour, s.quarter), charts.draw(wholeDay, s.day)}
 	return d, name, nil
 }

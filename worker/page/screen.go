@@ -46,7 +46,6 @@ func (h *handler) screens() map[string]screen {
 	}
 }
 
-// topic returns what a request for the screen reads.
 func (s screen) topic(r *http.Request, actor Actor) topic {
 	of := url.Values{}
 	for _, name := range s.params {
@@ -59,7 +58,6 @@ func (s screen) topic(r *http.Request, actor Actor) topic {
 	return topic{key: s.name + "?" + of.Encode(), every: s.every, load: load}
 }
 
-// screenOf returns the screen of a path.
 func (h *handler) screenOf(path string) (screen, bool) {
 	if path == "/" {
 		path = "/{$}"
@@ -68,7 +66,6 @@ func (h *handler) screenOf(path string) (screen, bool) {
 	return s, is
 }
 
-// show answers a request for a screen.
 func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) {
 	st := h.hub.get(r.Context(), s.topic(r, actor))
 	if st.data == nil {
@@ -95,7 +92,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 
 func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
 	data, title, err := s.view(r, actor, st.data)
-	v := view{Title: title, Screen: s.name, Who: actor, Now: h.now(), Data: data, Query: r.FormValue("q")}
+	v := view{Title: title, Screen: s.name, Who: actor, Now: h.now(), Data: data}
 	if p, is := data.(progress); is && p.Running {
 		v.Refresh = 2
 	}
@@ -160,31 +157,24 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) {
 		case <-news:
 			send = func() error { return h.sendLive(stream, looked, actor, s, t) }
 		}
-		if now, ok := h.actor(r); !ok || !sameRights(now, actor) {
+		if now, ok := h.actor(r); !ok || !sameRights(now, actor) || h.may(actor, looked, s.needs) != nil {
 			_ = stream.send("bye", "")
 			return
 		}
 		if send() != nil {
-			return // the viewer has closed the connection, or may not see it any more
+			return // the viewer has closed the connection, or there is nothing more to see
 		}
 	}
 }
 
-// errEnded ends a stream whose viewer was sent "bye".
-var errEnded = errors.New("page: the viewer may not see it any more")
-
-// sendLive sends the present state of a topic.
 func (h *handler) sendLive(to *stream, r *http.Request, actor Actor, s screen, t topic) error {
-	if h.may(actor, r, s.needs) != nil { // the owner has changed
-		return errors.Join(errEnded, to.send("bye", ""))
-	}
 	st := h.hub.state(t.key)
 	if st.data == nil {
 		return nil
 	}
 	v, err := h.viewOf(r, actor, s, st)
 	if err != nil {
-		return errors.Join(errEnded, to.send("bye", ""))
+		return errors.Join(err, to.send("bye", ""))
 	}
 	var b bytes.Buffer
 	if err := h.templates[s.name].ExecuteTemplate(&b, "livepart", v); err != nil {
@@ -202,7 +192,6 @@ func (h *handler) sendLive(to *stream, r *http.Request, actor Actor, s screen, t
 	return to.send("at", st.at.UTC().Format(time.RFC3339Nano))
 }
 
-// stream is the stream of one viewer.
 type stream struct {
 	w    http.ResponseWriter
 	to   *http.ResponseController

@@ -15,7 +15,6 @@ const (
 	sessionIdle, sessionLongest = 2 * time.Hour, 12 * time.Hour
 )
 
-// session is the login of a person.
 type session struct {
 	name        string
 	hash        []byte // of the password at that time: a new password ends the session
@@ -26,11 +25,11 @@ type session struct {
 // hashes of their ids.
 type sessions struct {
 	mu   sync.Mutex
-	byID map[[sha256.Size]byte]*session
+	byID map[[sha256.Size]byte]session
 }
 
 func newSessions() *sessions {
-	return &sessions{byID: map[[sha256.Size]byte]*session{}}
+	return &sessions{byID: map[[sha256.Size]byte]session{}}
 }
 
 // begin returns the id of a new session, and forgets those that have ended. Each took a right password, of which
@@ -39,59 +38,45 @@ func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 	id := rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, other *session) bool { return other.over(now) })
-	s.byID[sha256.Sum256([]byte(id))] = &session{name, hash, now, now}
+	maps.DeleteFunc(s.byID, func(_ [sha256.Size]byte, other session) bool { return other.over(now) })
+	s.byID[sha256.Sum256([]byte(id))] = session{name, hash, now, now}
 	return id
 }
 
-func (s *session) over(now time.Time) bool {
+func (s session) over(now time.Time) bool {
 	return now.Sub(s.used) > sessionIdle || now.Sub(s.begun) > sessionLongest
 }
 
-// of returns the session of a request, nil if it has none or the session has ended. It is no use of the
-// session.
-func (s *sessions) of(r *http.Request, now time.Time) *session {
+// of returns the session of a request, and false if it has none or the session has ended. Looking does not
+// count as a use.
+func (s *sessions) of(r *http.Request, now time.Time) (session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.find(r, now)
-	if found == nil {
-		return nil
-	}
-	copied := *found
-	return &copied
+	found, is := s.byID[sessionKey(r)]
+	return found, is && !found.over(now)
 }
 
-// use notes that the session of a request was used.
 func (s *sessions) use(r *http.Request, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if found := s.find(r, now); found != nil {
+	if found, is := s.byID[sessionKey(r)]; is && !found.over(now) {
 		found.used = now
+		s.byID[sessionKey(r)] = found
 	}
 }
 
-// find returns the session of a request. mu is held.
-func (s *sessions) find(r *http.Request, now time.Time) *session {
-	cookie, err := r.Cookie(sessionCookie)
-	if err != nil {
-		return nil
-	}
-	id := sha256.Sum256([]byte(cookie.Value))
-	found := s.byID[id]
-	if found != nil && found.over(now) {
-		delete(s.byID, id)
-		return nil
-	}
-	return found
-}
-
-// end forgets the session of a request.
 func (s *sessions) end(r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, sessionKey(r))
+}
+
+// sessionKey returns the hash of the id in a request's cookie, or the zero hash, which no session has.
+func sessionKey(r *http.Request) (key [sha256.Size]byte) {
 	if cookie, err := r.Cookie(sessionCookie); err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.byID, sha256.Sum256([]byte(cookie.Value)))
+		key = sha256.Sum256([]byte(cookie.Value))
 	}
+	return key
 }
 
 // cookie returns the cookie of a session. An empty id deletes it.

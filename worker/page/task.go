@@ -17,8 +17,8 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-func enqueuedBy(info *asynq.TaskInfo) string {
-	return queue.EnqueuedBy(asynq.NewTaskWithHeaders(info.Type, nil, info.Headers))
+func enqueuedBy(kind string, headers map[string]string) string {
+	return queue.EnqueuedBy(asynq.NewTaskWithHeaders(kind, nil, headers))
 }
 
 // taskState is one reading of the tasks of an id, one for each queue that has one.
@@ -30,24 +30,20 @@ type taskState struct {
 // loadTask reads the tasks of an id in one queue, or in all if none is named: some 20 commands, and two for
 // each queue.
 func (h *handler) loadTask(ctx context.Context, of url.Values, _ any) (any, error) {
-	id, name := of.Get("id"), of.Get("queue")
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err
 	}
 	var queues []string
-	if name != "" {
-		queues = []string{name}
+	if name := of.Get("queue"); name != "" {
+		queues = append(queues, name)
 	}
 	s := &taskState{}
 	var err error
-	if s.tasks, err = h.service.Task(ctx, reader, id, queues...); err != nil && !errors.As(err, new(*control.NoTaskError)) {
+	if s.tasks, err = h.service.Task(ctx, reader, of.Get("id"), queues...); err != nil && !errors.As(err, new(*control.NoTaskError)) {
 		return nil, err
 	}
 	for _, t := range s.tasks {
-		info, err := h.inspector.GetTaskInfo(t.Queue, t.ID)
-		if err != nil {
-			info = nil
-		}
+		info, _ := h.inspector.GetTaskInfo(t.Queue, t.ID)
 		s.infos = append(s.infos, info)
 	}
 	return s, nil
@@ -56,13 +52,11 @@ func (h *handler) loadTask(ctx context.Context, of url.Values, _ any) (any, erro
 // reader is the actor that reads for all viewers. The service decides what each of them sees of it.
 var reader = Actor{Name: "page", Role: RoleAdmin, Via: "page"}
 
-// taskData is the content of the screen for one task.
 type taskData struct {
 	control.Task
 	Sentence string
 	At       time.Time // the time at the end of the sentence
 	Line     []step
-	Since    time.Time
 	Patience time.Time
 	By       string // the application that enqueued it
 	Retries  string
@@ -73,7 +67,6 @@ type taskData struct {
 	May      may
 }
 
-// step is a point of a task's timeline.
 type step struct {
 	What string
 	At   time.Time
@@ -86,13 +79,9 @@ func (h *handler) taskView(r *http.Request, actor Actor, data any) (any, string,
 	title := "Task " + id
 	var list []taskData
 	for i, t := range s.tasks {
-		if name := r.FormValue("queue"); name != "" && name != t.Queue {
-			continue
+		if h.service.May(actor, control.VerbSee, t.Scope) == nil { // or else as if there were none
+			list = append(list, h.taskOf(actor, t, s.infos[i]))
 		}
-		if h.service.May(actor, control.VerbSee, t.Scope) != nil {
-			continue // as if there were none
-		}
-		list = append(list, h.taskOf(actor, t, s.infos[i]))
 	}
 	if len(list) > 0 {
 		return list, title, nil
@@ -106,19 +95,23 @@ func (h *handler) taskOf(actor Actor, t control.Task, info *asynq.TaskInfo) task
 		d.CostText = t.Costs.String()
 	}
 	if info != nil {
-		d.Since, d.Patience = patience(info.Headers)
-		d.By = enqueuedBy(info)
+		var since time.Time
+		since, d.Patience = patience(info.Headers)
+		d.By = enqueuedBy(info.Type, info.Headers)
 		d.Retries = info.Headers[queue.HeaderMaxRetry]
 		if d.Hidden = !d.May.Payload; !d.Hidden {
 			d.Payload = payloadText(info.Payload)
 		}
-		d.Line = timeline(t, info, d.Since)
+		by := ""
+		if d.By != "" {
+			by = "by " + d.By
+		}
+		d.Line = timeline(t, info, since, by)
 	}
 	d.Sentence, d.At = sentence(t)
 	return d
 }
 
-// mostPayload is how much of a payload is shown.
 const mostPayload = 16 << 10
 
 func payloadText(payload []byte) string {
@@ -164,7 +157,6 @@ func sentence(t control.Task) (text string, at time.Time) {
 	return "Is " + t.State, time.Time{}
 }
 
-// about says how exact an expected start is.
 func about(r control.Range) string {
 	if r.StartTo.IsZero() {
 		return "about"
@@ -173,13 +165,9 @@ func about(r control.Range) string {
 }
 
 // timeline returns what has happened to a task, and what comes next.
-func timeline(t control.Task, info *asynq.TaskInfo, since time.Time) (line []step) {
+func timeline(t control.Task, info *asynq.TaskInfo, since time.Time, by string) (line []step) {
 	add := func(what string, at time.Time, more string, next bool) {
 		line = append(line, step{what, at, more, next})
-	}
-	by := ""
-	if app := enqueuedBy(info); app != "" {
-		by = "by " + app
 	}
 	add("Enqueued, its wait begins", since, by, false)
 	if t.Turn == control.TurnWaiting || t.Turn == control.TurnDispatched {

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -34,12 +35,10 @@ var bcryptCost = 12
 type Users struct {
 	path string
 
-	mu    sync.Mutex
-	file  userFile
-	fault error // what is wrong with the file now
+	mu   sync.Mutex
+	file userFile
 }
 
-// userFile is the content of a file.
 type userFile struct {
 	people map[string]person
 	tokens []token
@@ -67,8 +66,8 @@ type token struct {
 // HashPassword and NewToken return its hashes. The error lists every fault with its line.
 func LoadUsers(path string) (*Users, error) {
 	u := &Users{path: path}
-	if u.read(); u.fault != nil {
-		return nil, u.fault
+	if err := u.read(); err != nil {
+		return nil, err
 	}
 	return u, nil
 }
@@ -96,43 +95,34 @@ func NewToken() (token, hash string) {
 }
 
 // follow reads the file again whenever it has changed, until ctx ends.
-func (u *Users) follow(ctx context.Context) {
+func (u *Users) follow(ctx context.Context, log *slog.Logger) {
 	for range filewatch.Changes(ctx, u.path) {
-		u.read()
+		if err := u.read(); err != nil {
+			log.WarnContext(ctx, "page: the file of users has an error; the users from before still count", "error", err.Error())
+		}
 	}
 }
 
 // read reads the file. A file with an error leaves the users as they were.
-func (u *Users) read() {
-	parsed, err := readUsers(u.path)
+func (u *Users) read() error {
+	data, err := os.ReadFile(u.path)
+	if err != nil {
+		return fmt.Errorf("page: read users: %w", err)
+	}
+	parsed, err := parseUsers(u.path, data)
+	if err != nil {
+		return err
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.fault = err; err == nil {
-		u.file = parsed
-	}
+	u.file = parsed
+	return nil
 }
 
-func readUsers(path string) (userFile, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return userFile{}, fmt.Errorf("page: read users: %w", err)
-	}
-	return parseUsers(path, data)
-}
-
-// current returns the present content of the file.
 func (u *Users) current() userFile {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.file
-}
-
-// takeFault returns what was wrong with the file when it was last read, once for each reading.
-func (u *Users) takeFault() (fault error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	fault, u.fault = u.fault, nil
-	return fault
 }
 
 // someHash is compared with the password if the name is unknown, so that the time does not show which
@@ -160,7 +150,6 @@ func (u *Users) password(name, password string) (Actor, []byte, bool) {
 	return p.actor, hash, true
 }
 
-// person returns a person who is still in the file with the same password.
 func (u *Users) person(name string, hash []byte) (Actor, bool) {
 	p, known := u.current().people[name]
 	return p.actor, known && subtle.ConstantTimeCompare(p.hash, hash) == 1
@@ -175,7 +164,6 @@ func (u *Users) withOwnGroup(actor Actor) Actor {
 	return actor
 }
 
-// token returns the actor of a token.
 func (u *Users) token(text string) (actor Actor, ok bool) {
 	sum := sha256.Sum256([]byte(text))
 	for _, t := range u.current().tokens {
@@ -188,7 +176,6 @@ func (u *Users) token(text string) (actor Actor, ok bool) {
 
 var usersFormat = strictyaml.Format{TooLong: "let a proxy say who asks", Empty: "write people: and names under it"}
 
-// userReader reads the file and collects every fault.
 type userReader struct {
 	strictyaml.Faults
 	out userFile
@@ -234,7 +221,6 @@ func (r *userReader) root(root *yaml.Node) {
 	}
 }
 
-// user reads a person or a token.
 func (r *userReader) user(f strictyaml.Field, path, secret string) {
 	if reason := diag.NameReason(f.Name); reason != "" {
 		r.Add(strictyaml.PlaceOf(f.Key), path, "the name "+reason)

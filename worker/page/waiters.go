@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hibiken/asynq"
-
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqread"
@@ -26,10 +24,7 @@ type waiters struct {
 // loadWaiters reads a page of waiters. It costs some 15 commands, and one for each task.
 func (h *handler) loadWaiters(ctx context.Context, of url.Values, last any) (any, error) {
 	name, from := of.Get("scope"), (pageNumber(of.Get("page"))-1)*rowsAPage
-	limits, err := h.limits(ctx)
-	if err == nil && last == nil {
-		err = h.checkScope(ctx, name, limits)
-	}
+	_, err := h.limitsOf(ctx, name, last)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +44,6 @@ func (h *handler) loadWaiters(ctx context.Context, of url.Values, last any) (any
 	return w, err
 }
 
-// waiterRow is a row of the table.
 type waiterRow struct {
 	control.NextTurn
 	Type, EnqueuedBy, Cost, Priority string
@@ -74,7 +68,7 @@ func (h *handler) waitersView(r *http.Request, actor Actor, data any) (any, stri
 		row := waiterRow{NextTurn: turn, Value: taskValue(turn.Queue, turn.ID)}
 		head, is := w.heads[asynqread.TaskRef{Queue: turn.Queue, ID: turn.ID}]
 		if row.Gone = !is; is {
-			row.Type, row.EnqueuedBy = head.Type, queue.EnqueuedBy(asynq.NewTaskWithHeaders(head.Type, nil, head.Headers))
+			row.Type, row.EnqueuedBy = head.Type, enqueuedBy(head.Type, head.Headers)
 			row.Cost, row.Priority = head.Headers[queue.HeaderCost], head.Headers[queue.HeaderPriority]
 			row.Since, row.Patience = patience(head.Headers)
 		}
@@ -101,13 +95,11 @@ func patience(headers map[string]string) (since, until time.Time) {
 	return since, until
 }
 
-// pages is the position of a page in a list.
 type pages struct {
 	Page, Last int
 	Prev, Next string // links, empty for none
 }
 
-// pageNumber returns the page that a query asks for, from 1.
 func pageNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -116,7 +108,6 @@ func pageNumber(text string) int {
 	return min(max(1, n), 1_000_000)
 }
 
-// pagesFor returns the position of a page in a list of a length.
 func pagesFor(all int64, page int, r *http.Request) pages {
 	p := pages{Last: max(1, int((all+rowsAPage-1)/rowsAPage))}
 	p.Page = min(page, p.Last)
@@ -141,36 +132,8 @@ func pageOf[T any](list []T, r *http.Request) ([]T, pages) {
 	return list[from:min(len(list), from+rowsAPage)], p
 }
 
-// drainState is one reading of the tasks of a scope that are with a worker.
-type drainState struct {
-	scope string
-	pause control.Pause
-	tasks []control.ActiveTask
-}
-
-// loadDrain reads the active tasks of a scope. It costs some three commands for each of asynq's queues.
-func (h *handler) loadDrain(ctx context.Context, of url.Values, last any) (any, error) {
-	name := of.Get("scope")
-	limits, err := h.limits(ctx)
-	if err == nil && last == nil {
-		err = h.checkScope(ctx, name, limits)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s := &drainState{scope: name, pause: h.service.PauseOf(name, limits)}
-	active, err := control.ActiveTasks(h.inspector, func(scope string) bool { return scope == name || strings.HasPrefix(scope, name+"/") })
-	for task, kind := range active {
-		s.tasks = append(s.tasks, control.ActiveTask{Queue: task.Queue, ID: task.ID, Type: kind, Scope: task.Scope})
-	}
-	slices.SortFunc(s.tasks, func(a, b control.ActiveTask) int {
-		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.ID, b.ID))
-	})
-	return s, err
-}
-
-// drainData is the content of the screen.
-type drainData struct {
+// drain is one reading of the tasks of a scope that are with a worker, and the content of the screen.
+type drain struct {
 	Scope   string
 	Pause   control.Pause
 	Tasks   []control.ActiveTask
@@ -178,11 +141,29 @@ type drainData struct {
 	May     may
 }
 
+// loadDrain reads the active tasks of a scope. It costs some three commands for each of asynq's queues.
+func (h *handler) loadDrain(ctx context.Context, of url.Values, last any) (any, error) {
+	name := of.Get("scope")
+	limits, err := h.limitsOf(ctx, name, last)
+	if err != nil {
+		return nil, err
+	}
+	d := drain{Scope: name, Pause: h.service.PauseOf(name, limits)}
+	active, err := control.ActiveTasks(h.inspector, func(scope string) bool { return scope == name || strings.HasPrefix(scope, name+"/") })
+	for task, kind := range active {
+		d.Tasks = append(d.Tasks, control.ActiveTask{Queue: task.Queue, ID: task.ID, Type: kind, Scope: task.Scope})
+	}
+	slices.SortFunc(d.Tasks, func(a, b control.ActiveTask) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.ID, b.ID))
+	})
+	return d, err
+}
+
 func (h *handler) drainView(_ *http.Request, actor Actor, data any) (any, string, error) {
-	s := data.(*drainState)
-	d := drainData{Scope: s.scope, Pause: s.pause, May: h.mayDo(actor, s.scope)}
-	d.Tasks = slices.DeleteFunc(slices.Clone(s.tasks), func(t control.ActiveTask) bool { return h.service.May(actor, control.VerbSee, t.Scope) != nil })
+	d := data.(drain)
+	d.May = h.mayDo(actor, d.Scope)
+	d.Tasks = slices.DeleteFunc(slices.Clone(d.Tasks), func(t control.ActiveTask) bool { return h.service.May(actor, control.VerbSee, t.Scope) != nil })
 	d.Running = len(d.Tasks)
 	d.Tasks = d.Tasks[:min(d.Running, rowsAPage)]
-	return d, "Drain " + s.scope, nil
+	return d, "Drain " + d.Scope, nil
 }

@@ -9,12 +9,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// workersState is one reading of servers, queues and processes.
 type workersState struct {
 	limits    control.Limits
 	processes []policystore.Process
@@ -112,11 +112,10 @@ type processRow struct {
 }
 
 type scheduleRow struct {
-	Name, Cron, Timezone, Scope, Type string
-	Next                              []time.Time
+	*schedule.Schedule
+	Runs []time.Time // the next ones
 }
 
-// nextRuns is how many runs of each schedule the page shows.
 const nextRuns = 3
 
 func (h *handler) workersView(r *http.Request, actor Actor, data any) (any, string, error) {
@@ -147,12 +146,9 @@ func (h *handler) workersView(r *http.Request, actor Actor, data any) (any, stri
 		if h.service.May(actor, control.VerbSee, s.Task.Scope) != nil {
 			continue
 		}
-		row := scheduleRow{Name: s.Name, Cron: s.Cron, Timezone: s.Timezone, Scope: s.Task.Scope, Type: s.Task.Type}
-		for at := h.now(); len(row.Next) < nextRuns; {
-			if at = s.Next(at); at.IsZero() {
-				break
-			}
-			row.Next = append(row.Next, at)
+		row := scheduleRow{Schedule: s}
+		for at := s.Next(h.now()); !at.IsZero() && len(row.Runs) < nextRuns; at = s.Next(at) {
+			row.Runs = append(row.Runs, at)
 		}
 		d.Schedules = append(d.Schedules, row)
 	}
