@@ -49,7 +49,7 @@ var failedVerbs = map[control.Verb]verbForm{
 }
 
 // postTasks handles the form for waiting tasks: it counts the tasks, or makes the change.
-func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	a := &act{
 		Verb: control.Verb(r.FormValue("verb")), Scope: r.FormValue("scope"), Queue: field(r, "queue"), Type: field(r, "type"),
 		All: r.FormValue("all") != "", To: strings.Trim(field(r, "to"), "/"), Priority: field(r, "priority"), Reason: field(r, "reason"),
@@ -64,16 +64,14 @@ func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor)
 		a.Title, a.All = a.Title+" "+a.Scope, true
 	}
 	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	change, err := a.change()
 	ready := err == nil && (a.Verb != control.VerbMove || a.To != "") && (a.Verb != control.VerbPriority || a.Priority != "")
 	switch {
 	case err != nil, !ready: // the form asks for the target first
 	case r.FormValue("do") == "make":
-		h.startJob(w, r, actor, a, change)
-		return
+		return h.startJob(w, r, actor, a, change)
 	default:
 		if a.Count, err = h.service.Count(r.Context(), actor, change); err == nil {
 			a.Counted, a.Before, a.Refused = true, "", a.Count.Refused
@@ -85,12 +83,11 @@ func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor)
 	status := http.StatusOK
 	if err != nil {
 		if status = statusOf(err); status == http.StatusForbidden {
-			h.failed(w, r, actor, err)
-			return
+			return err
 		}
 		a.Fault = control.Plain(err)
 	}
-	h.render(w, r, status, "act", view{Title: a.Title, Who: actor, Data: a})
+	return h.render(w, r, status, "act", view{Title: a.Title, Who: actor, Data: a})
 }
 
 func (a *act) change() (c control.TaskChange, err error) {

@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// mostForm is how many bytes a form has at most, and mostLogin that of the login, whose sender is not known
-	// yet.
+	// mostForm and mostLogin bound the bytes of a form: the sender of a login is not known yet.
 	mostForm, mostLogin = 2 << 20, 64 << 10
 	// mostOpen is how many requests of one actor are answered at once, the streams of open screens among them.
 	mostOpen = 100
@@ -71,8 +70,7 @@ func (h *handler) user(r *http.Request) (Actor, bool) {
 	return h.cfg.Users.person(session.name, session.hash)
 }
 
-// authorized handles a route for requests whose actor is known and has the right to what they need. It sends
-// others to the login, or refuses them.
+// authorized calls a route for actors with the right to it, and refuses other requests or sends them to the login.
 func (h *handler) authorized(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		actor, ok := h.actor(r)
@@ -96,11 +94,13 @@ func (h *handler) authorized(route route) http.HandlerFunc {
 		if h.following.own { // its limits, by whose owners rights are checked, may be out of date
 			_, _ = h.limits(r.Context()) // what is read next says why they are
 		}
-		if err := h.may(actor, r, route.needs); err != nil {
-			h.failed(w, r, actor, err)
-			return
+		err := h.may(actor, r, route.needs)
+		if err == nil {
+			err = route.handle(w, r, actor)
 		}
-		route.handle(w, r, actor)
+		if err != nil {
+			h.failed(w, r, actor, err)
+		}
 	}
 }
 
@@ -120,15 +120,13 @@ func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
 		http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)
 	case r.Method == http.MethodPost: // its body is not read
-		again := login{Fault: "Your session has ended, and nothing was done. Log in, go back, and send it again."}
-		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: again})
+		h.showLogin(w, r, http.StatusUnauthorized, login{Fault: "Your session has ended, and nothing was done. Log in, go back, and send it again."})
 	default:
 		http.Redirect(w, r, h.link("/login", "next", r.URL.RequestURI()), http.StatusSeeOther)
 	}
 }
 
-// readForm reads the query and the form of a request, of a number of bytes at most, or refuses it: half a
-// form does nothing.
+// readForm reads the query and the whole form of a request, or refuses it if it is larger than most bytes.
 func readForm(w http.ResponseWriter, r *http.Request, most int64) bool {
 	r.Body = http.MaxBytesReader(w, r.Body, most)
 	err := r.ParseForm()
@@ -154,7 +152,13 @@ func (h *handler) login(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, h.cfg.Prefix+next, http.StatusSeeOther)
 		return
 	}
-	h.render(w, r, http.StatusOK, "login", view{Title: "Log in", Data: login{Next: next}})
+	h.showLogin(w, r, http.StatusOK, login{Next: next})
+}
+
+func (h *handler) showLogin(w http.ResponseWriter, r *http.Request, status int, l login) {
+	if err := h.render(w, r, status, "login", view{Title: "Log in", Data: l}); err != nil {
+		h.failed(w, r, Actor{}, err)
+	}
 }
 
 func (h *handler) postLogin(w http.ResponseWriter, r *http.Request) {
@@ -167,7 +171,7 @@ func (h *handler) postLogin(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		w.Header().Set("Retry-After", "10")
 		l.Fault = "Too many tries at this name, or from your address. Try again in some seconds."
-		h.render(w, r, http.StatusTooManyRequests, "login", view{Title: "Log in", Data: l})
+		h.showLogin(w, r, http.StatusTooManyRequests, l)
 		return
 	}
 	defer leave()
@@ -175,7 +179,7 @@ func (h *handler) postLogin(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		h.log.WarnContext(r.Context(), "page: login refused", "name", l.Name, "from", from)
 		l.Fault = "The name or the password is wrong."
-		h.render(w, r, http.StatusUnauthorized, "login", view{Title: "Log in", Data: l})
+		h.showLogin(w, r, http.StatusUnauthorized, l)
 		return
 	}
 	h.log.InfoContext(r.Context(), "page: login", "name", actor.Name, "role", actor.Role.String(), "from", from)

@@ -129,8 +129,7 @@ func (h *handler) changeOf(r *http.Request) (*change, error) {
 	return c, nil
 }
 
-// ruleFields returns the fields of a rule that counts at a scope, as in the limits, and its whole text
-// under "text".
+// ruleFields returns the fields of a rule of a scope, and its whole text under "text".
 func (h *handler) ruleFields(place, name string) map[string]string {
 	fields := map[string]string{}
 	scope := strings.ReplaceAll(place, "*", "x")
@@ -236,21 +235,17 @@ func (h *handler) readRule(c *change, out *control.Change) error {
 	return nil
 }
 
-// changeLimits handles the form of a change: it shows the form, its preview, or makes the change. A rollback has no
-// form: its preview shows what it changes.
-func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Actor) {
+// changeLimits shows the form of a change or its preview, or makes the change. A rollback has only a preview.
+func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	if _, err := h.limits(r.Context()); err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	c, err := h.changeOf(r)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	if r.Method == http.MethodGet && c.Verb != control.VerbRollback || r.FormValue("do") == "edit" {
-		h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
-		return
+		return h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
 	}
 	wanted, err := h.changeFrom(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
@@ -258,8 +253,12 @@ func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Act
 		var made policystore.Made
 		if made, err = h.service.Apply(r.Context(), actor, wanted); err == nil {
 			h.forget()
-			http.Redirect(w, r, h.after(c, made.Version.Number), http.StatusSeeOther)
-			return
+			to := h.link("/done", "version", made.Version.Number, "scope", c.Scope)
+			if c.Verb == control.VerbDrain && !strings.Contains(c.Scope, "*") {
+				to = h.link("/drain", "scope", c.Scope)
+			}
+			http.Redirect(w, r, to, http.StatusSeeOther)
+			return nil
 		}
 	} else if err == nil {
 		var preview control.Preview
@@ -267,19 +266,10 @@ func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Act
 			if c.Preview, c.Rule = &preview, wanted.Rule; wanted.Policy != nil {
 				c.Warnings = throttle.Lint(wanted.Policy)
 			}
-			h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: actor, Data: c})
-			return
+			return h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: actor, Data: c})
 		}
 	}
-	h.refused(w, r, actor, c, err)
-}
-
-// after returns the screen that follows a change: what still runs of a scope that is drained, or what was done.
-func (h *handler) after(c *change, version int64) string {
-	if c.Verb == control.VerbDrain && !strings.Contains(c.Scope, "*") {
-		return h.link("/drain", "scope", c.Scope)
-	}
-	return h.link("/done", "version", version, "scope", c.Scope)
+	return h.refused(w, r, actor, c, err)
 }
 
 // forget makes the next requests read everything again, after a change.
@@ -291,7 +281,7 @@ func (h *handler) forget() {
 }
 
 // refused shows the form again with its faults, in the words of the command line.
-func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c *change, err error) {
+func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c *change, err error) error {
 	status := http.StatusUnprocessableEntity
 	invalid, isPolicy := errors.AsType[*policy.Error](err)
 	switch {
@@ -299,8 +289,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 	case errors.As(err, &c.Conflict):
 		status, c.Conflict = http.StatusConflict, h.service.VisibleConflict(actor, c.Conflict)
 	case errors.As(err, new(*control.ForbiddenError)):
-		h.failed(w, r, actor, err)
-		return
+		return err
 	case errors.As(err, new(*control.UnknownScopeError)):
 		c.Unknown, c.Fault = true, []string{control.Plain(err)}
 	case isPolicy:
@@ -310,7 +299,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 	default:
 		status, c.Fault = http.StatusServiceUnavailable, []string{control.Plain(err)}
 	}
-	h.render(w, r, status, "change", view{Title: c.Title, Who: actor, Data: c})
+	return h.render(w, r, status, "change", view{Title: c.Title, Who: actor, Data: c})
 }
 
 // isRefusal reports whether the service understood a change, of limits or of tasks, and refused it.
@@ -341,22 +330,20 @@ type doneData struct {
 }
 
 // done shows a change that was made, and offers to undo it if it is still the last one.
-func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	h.forget()
 	rows, err := h.readChanges(r, actor)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	number, _ := strconv.ParseInt(r.FormValue("version"), 10, 64)
 	i := slices.IndexFunc(rows, func(row changeRow) bool { return row.Version.Number == number })
 	if i < 0 {
-		h.failed(w, r, actor, notFound("there is no version "+strconv.FormatInt(number, 10)))
-		return
+		return notFound("there is no version " + strconv.FormatInt(number, 10))
 	}
 	d := doneData{changeRow: rows[i], Scope: r.FormValue("scope")}
 	if rows[i].Current && number > 1 && len(rows[i].Differences) > 0 && rows[i].Hidden == 0 {
 		d.Undo = number - 1
 	}
-	h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: actor, Data: d})
+	return h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: actor, Data: d})
 }

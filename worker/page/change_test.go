@@ -289,9 +289,13 @@ func TestActOnTasks(t *testing.T) {
 		{form("verb", "move", "scope", "payments", "all", "yes", "to", "nowhere"), 422, "nowhere"},
 		{form("verb", "cancel", "scope", "payments", "task", chosen("none")), 404, "no queue has a task none"},
 		{form("verb", "burn", "scope", "payments", "all", "yes"), 400, "cannot be changed by"},
+		{form("verb", "cancel", "scope", "payments", "all", "yes", "reason", "two\nlines", "do", "make"), 422, "reason"},
+		{form("verb", "run", "scope", "payments", "all", "yes", "reason", "bell\a", "do", "make"), 422, "reason"},
+		{form("verb", "clear", "scope", "payments", "reason", strings.Repeat("x", 501), "do", "make"), 422, "reason"},
 	} {
 		s.sends(bad.code, "/tasks", bad.fields, bad.want)
 	}
+	wait(0, 4)
 }
 
 // A scope is cleared from its own screen: what waits there and below it is counted, and cancelled in steps. What is enqueued after the
@@ -404,30 +408,6 @@ func TestHistoryOfOthersIsHidden(t *testing.T) {
 			t.Errorf("%s: the part of payments must be there: %t\n%s", path, seen, body)
 		}
 	}
+	s.sees(http.StatusOK, "/history", "changed limits", "in scopes that you may not see")
 	s.sees(http.StatusOK, "/history.ndjson", `"via":"cli","change":"changed limits","changes":[{"scope":"payments"`)
-}
-
-// docs/page.md: "The owner of `open/*` has no right to `open/vip` if that has another owner".
-func TestPatternOnThePage(t *testing.T) {
-	t.Parallel()
-	s := newSiteUnder(t, `limits:
-  open:
-    rules: [{name: account, algorithm: fixed-window, limit: 2, per: 30d}]
-    scopes:
-      "*": {owner: team-default, rules: [{name: tenant, algorithm: fixed-window, limit: 9, per: 1h}]}
-      vip: {owner: team-vip}
-`, nil)
-	s.use("open")
-	s.enqueue("open/acme", "a", 2)
-	s.enqueue("open/vip", "v", 3)
-	s.actor = Actor{Name: "anna", Groups: []string{"team-default"}, Role: RoleOwner}
-	fields := form("verb", "clear", "scope", "open/*")
-	const left = ">open/vip</a> <span class=\"soft\">3 tasks</span>"
-	s.sends(http.StatusOK, "/tasks", fields, "<dd>2</dd>", "Left, because others own them", left)
-	fields.Set("do", "make")
-	s.sends(http.StatusOK, "/tasks", fields, "2 tasks were changed", left)
-	if v, a := s.waiting("open/vip"), s.waiting("open/acme"); v != 3 || a != 0 {
-		t.Errorf("%d of open/vip wait, and %d of open/acme", v, a)
-	}
-	s.sends(http.StatusForbidden, "/change", form("verb", "pause", "scope", "open/*", "do", "make"), "it also covers open/vip")
 }

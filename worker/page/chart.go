@@ -22,8 +22,7 @@ var (
 	wholeDay    = period{"the last day", "2 h", 2 * time.Hour, 24 * time.Hour, 6 * time.Hour}
 )
 
-// chart is spending over time against what the rules admit now, as a drawing and as a table. Its x coordinates are parts of a hundred, so
-// that it is as wide as the screen, and its y coordinates pixels.
+// chart is spending against what the rules admit now. Its x coordinates are percent of the width, its y coordinates pixels.
 type chart struct {
 	Name        string
 	Bars        []bar
@@ -48,8 +47,8 @@ type bar struct {
 }
 
 type tick struct {
-	Y, TextY int
-	Text     string
+	Y    int
+	Text string
 }
 
 type mark struct{ X, Text string }
@@ -90,7 +89,7 @@ func (d drawing) draw(of period, points []usage.Point) chart {
 		c.LimitY = scale.y(c.Limit)
 	}
 	for n := scale.step; n <= scale.top; n += scale.step {
-		c.Ticks = append(c.Ticks, tick{scale.y(n), scale.y(n) + 4, number(n)})
+		c.Ticks = append(c.Ticks, tick{scale.y(n), number(n)})
 	}
 	for i, p := range points {
 		b := bar{At: p.At, Units: p.Units, Tasks: p.Tasks, X: percent(float64(i)+.1, len(points)), W: percent(.8, len(points)), Y: scale.y(p.Units)}
@@ -111,8 +110,8 @@ func (d drawing) draw(of period, points []usage.Point) chart {
 	return c
 }
 
-// admits returns how many requests the rules that apply now admit in a slot of a period in the long run, -1 if none says it, and the rule
-// that admits least. It leaves out rules whose windows are longer than the chart.
+// admits returns what the rules that apply now admit in a slot in the long run, and the rule that admits least; -1 if no
+// rule says it. Rules with windows longer than the chart do not count.
 func (d drawing) admits(of period) (least int64, rule string) {
 	scope, err := policy.ParseScope(d.scope)
 	if err != nil {

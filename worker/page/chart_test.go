@@ -171,7 +171,7 @@ func TestMoreScopesThanWereRead(t *testing.T) {
 		data, title, err := h.scopeView(r, s.actor, &scopeState{level: control.Level{Scope: "payments", Binding: -1}, scopeDetails: scopeDetails{lower: lower}})
 		must(t, err)
 		w := httptest.NewRecorder()
-		h.render(w, r, http.StatusOK, "scope", view{Title: title, Data: data})
+		must(t, h.render(w, r, http.StatusOK, "scope", view{Title: title, Data: data}))
 		return w.Body.String()
 	}
 	has(t, show("", true), "of those that were read the most waiting first", "There are more scopes than were read", "Filter 13 scopes of more")

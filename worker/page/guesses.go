@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// triesAtOne is how many passwords a minute are tried at one name from one address, or from one browser in
-	// which the person has logged in before, and triesAtAll how many at one name, and from one address.
+	// triesAtOne bounds the passwords a minute at one name from one address, or from a browser that has logged in before;
+	// triesAtAll those at one name, and those from one address.
 	triesAtOne, triesAtAll = 10, 100
 	// mostKeys bounds the memory of tries. Some 600 a minute can be made, since comparing takes its time.
 	mostKeys = 30_000
@@ -42,8 +42,8 @@ func newGuesses() *guesses {
 	return &guesses{waiting: make(chan struct{}, mostWaiting), full: map[tryKey]time.Time{}}
 }
 
-// enter counts a try at a name, whatever comes of it, and reports whether it may be made. browser is the id
-// of one in which the person has logged in before, or empty. leave must be called when it was made.
+// enter counts a try at a name and reports whether it may be made; then leave must be called after it. browser is the
+// id of a browser in which the person has logged in before, or empty.
 func (g *guesses) enter(name, from, browser string, now time.Time) (leave func(), ok bool) {
 	if browser != "" {
 		return func() {}, g.count(now, map[tryKey]int{keyOf("browser", name, browser): triesAtOne, keyOf("browsers", name): triesAtAll})
@@ -86,8 +86,7 @@ func (g *guesses) count(now time.Time, tries map[tryKey]int) bool {
 	return true
 }
 
-// sender returns the address of which the tries of a request are counted: of the proxy's requests the one
-// for which it was made, and of IPv6 the network, since a host has all of it.
+// sender returns the address that a request comes from, through the proxy if there is one: for IPv6 the /64 network.
 func (h *handler) sender(r *http.Request) string {
 	at, ok := remote(r)
 	if !ok {

@@ -48,15 +48,13 @@ type changeRow struct {
 }
 
 type historyData struct {
-	Filter string
-	Rows   []changeRow
-	All    int
-	Pages  pages
-	// Actions are the changes of waiting tasks, and Older how many more there are.
-	Actions []control.Action
-	Older   int
-	// NoActions says that the page's Redis user may not read them.
-	NoActions bool
+	Filter    string
+	Rows      []changeRow
+	All       int
+	Pages     pages
+	Actions   []control.Action // changes of waiting tasks
+	Older     int              // of them, which are not listed
+	NoActions bool             // the page's Redis user may not read them
 }
 
 // visibleChanges returns the changes of which an actor may see a part, reduced to that part.
@@ -74,8 +72,7 @@ func (h *handler) visibleChanges(actor Actor, all *history) (rows []changeRow) {
 
 // readChanges returns the changes of which an actor may see a part, as they are now.
 func (h *handler) readChanges(r *http.Request, actor Actor) ([]changeRow, error) {
-	s, _ := h.screenOf("/history")
-	st := h.hub.get(r.Context(), s.topic(r, actor))
+	st := h.hub.get(r.Context(), h.screens()["/history"].topic(r, actor))
 	if st.data == nil || st.err != nil {
 		return nil, cmp.Or(st.err, r.Context().Err())
 	}
@@ -88,7 +85,9 @@ func (h *handler) historyView(r *http.Request, actor Actor, data any) (any, stri
 	d.All = len(rows)
 	rows = slices.DeleteFunc(rows, func(c changeRow) bool { return !c.mentions(d.Filter) })
 	d.Rows, d.Pages = pageOf(rows, r)
-	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a control.Action) bool { return !mentions(a, d.Filter) })
+	actions := slices.DeleteFunc(h.service.VisibleActions(actor, data.(*history).actions), func(a control.Action) bool {
+		return !anyMatches(slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs), d.Filter)
+	})
 	d.Actions = actions[:min(mostActions, len(actions))]
 	d.Older = len(actions) - len(d.Actions)
 	d.NoActions = data.(*history).hidden
@@ -103,11 +102,6 @@ func (c *changeRow) mentions(filter string) bool {
 		texts = append(texts, d.Scope, d.Rule)
 	}
 	return anyMatches(texts, filter)
-}
-
-// mentions reports whether the author, a scope, a task or the reason of a change of waiting tasks contains the filter.
-func mentions(a control.Action, filter string) bool {
-	return anyMatches(slices.Concat([]string{a.By, a.Verb, a.Scope, a.To, a.Reason}, a.Scopes, a.TaskIDs), filter)
 }
 
 func anyMatches(texts []string, filter string) bool {
@@ -135,11 +129,10 @@ type auditChange struct {
 }
 
 // export writes the history as NDJSON, oldest first.
-func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	rows, err := h.readChanges(r, actor)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	slices.Reverse(rows)
 	filter := field(r, "q")
@@ -156,7 +149,8 @@ func (h *handler) export(w http.ResponseWriter, r *http.Request, actor Actor) {
 			line.Changes = append(line.Changes, auditChange{d.Scope, d.Rule, d.Before, d.After, control.At(d.AfterUntil).String()})
 		}
 		if enc.Encode(line) != nil {
-			return // the reader has closed the connection
+			break // the reader has closed the connection
 		}
 	}
+	return nil
 }

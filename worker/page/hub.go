@@ -7,11 +7,9 @@ import (
 )
 
 const (
-	// snapshotEvery is how often the topics of open screens are read, and for how long a reading counts as
-	// fresh.
+	// snapshotEvery is how often open screens are read, and how long a reading counts as fresh.
 	snapshotEvery = time.Second
-	// restFactor and longestRest spare a slow Redis: a reading that took 200 ms is followed by a rest of
-	// restFactor times as long, and of longestRest at most.
+	// restFactor spares a slow Redis: a reading is followed by a rest that is longer by this factor, up to longestRest.
 	restFactor, longestRest = 20, 5 * time.Second
 	// loadTimeout bounds one reading.
 	loadTimeout = 10 * time.Second
@@ -27,8 +25,7 @@ type topic struct {
 	load  func(ctx context.Context, last any) (any, error)
 }
 
-// state is the last reading of a topic. err is the error of a later reading that failed; data is then
-// older.
+// state is the last reading of a topic. If a later reading failed, err is its error and data is older.
 type state struct {
 	data  any
 	at    time.Time // when data was read
@@ -82,8 +79,7 @@ func (h *hub) drop() {
 	}
 }
 
-// get returns the state of a topic, at most one snapshot old. If Redis does not answer, it is the state from
-// before, with the error.
+// get returns the state of a topic, at most one snapshot old, or an older one with an error if Redis does not answer.
 func (h *hub) get(ctx context.Context, t topic) state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,8 +103,7 @@ func (h *hub) get(ctx context.Context, t topic) state {
 	return e.state
 }
 
-// read reads a topic, keeps the result, and notifies its viewers. It keeps nothing if forget was called
-// meanwhile.
+// read reads a topic and notifies its viewers. It drops the result if forget was called meanwhile.
 func (h *hub) read(e *entry, done chan struct{}, last any) {
 	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 	defer cancel()
@@ -143,8 +138,7 @@ func (h *hub) forget() {
 	}
 }
 
-// watch has a topic read again and again until stop is called. news receives at once, and after each
-// reading.
+// watch reads a topic repeatedly until stop is called. news receives at once, and after each reading.
 func (h *hub) watch(t topic) (news <-chan struct{}, stop func()) {
 	viewer := make(chan struct{}, 1)
 	viewer <- struct{}{}

@@ -77,8 +77,7 @@ func (p *Proxy) named(r *http.Request) bool {
 	return err == nil || host == "localhost"
 }
 
-// identify returns the actor of a request, and false if the request does not come from the proxy, asks
-// for another host, or has no name. A header with two lines is refused: one of them may be the client's.
+// identify returns the actor that the proxy names. It refuses a header with two lines: one may be the client's.
 func (p *Proxy) identify(r *http.Request) (Actor, bool) {
 	names, groups := r.Header.Values("X-Forwarded-User"), r.Header.Values("X-Forwarded-Groups")
 	if !p.sends(r) || !p.named(r) || len(names) != 1 || len(groups) > 1 {
@@ -115,8 +114,7 @@ func hostOf(r *http.Request) string {
 	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
-// local reports whether a request was made on this machine to a name of this machine. The check of the
-// name refuses a web page whose own name resolves to 127.0.0.1.
+// local reports whether a request was made on this machine, to a name of this machine: a foreign name may resolve to it.
 func local(r *http.Request) bool {
 	from, ok := remote(r)
 	if !ok || !from.IsLoopback() {

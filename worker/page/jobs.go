@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// answerWithin is how long a request waits for the end of its change of tasks. A longer change goes on
-	// beside a screen of its progress: proxies and servers end requests after some 30 seconds.
+	// answerWithin is how long a request waits for its change of tasks before it is shown the progress instead.
 	answerWithin = 2 * time.Second
 	// mostRunning is how many changes of tasks run at once.
 	mostRunning = 4
@@ -106,22 +105,21 @@ func (j *jobs) of(actor string) (*job, error) {
 }
 
 // startJob makes the change of a form, and shows its result, or its progress if it lasts.
-func (h *handler) startJob(w http.ResponseWriter, r *http.Request, actor Actor, a *act, change control.TaskChange) {
+func (h *handler) startJob(w http.ResponseWriter, r *http.Request, actor Actor, a *act, change control.TaskChange) error {
 	begun, err := h.jobs.begin(actor, a, change, h.now(), func(j *job) { h.runJob(actor, j) })
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	select {
 	case <-begun.done:
 		if begun.err != nil {
-			h.failed(w, r, actor, begun.err)
-			return
+			return begun.err
 		}
-		h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: actor, Data: a})
+		return h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: actor, Data: a})
 	case <-time.After(h.answerWithin):
 		h.hub.forget() // the last job of the actor
 		http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)
+		return nil
 	}
 }
 
@@ -188,11 +186,10 @@ func (h *handler) progressView(_ *http.Request, _ Actor, data any) (any, string,
 }
 
 // postStop ends a job: what was changed stays changed.
-func (h *handler) postStop(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) postStop(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	last, err := h.jobs.of(actor.Name)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	last.stop()
 	select {
@@ -200,4 +197,5 @@ func (h *handler) postStop(w http.ResponseWriter, r *http.Request, actor Actor) 
 	case <-r.Context().Done():
 	}
 	http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)
+	return nil
 }

@@ -16,11 +16,10 @@ type limitsData struct {
 }
 
 // limitsScreen shows the limits as a limits.yaml. Costs two round trips.
-func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	l, err := h.limits(r.Context())
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	may := func(verb control.Verb) bool { return h.service.May(actor, verb, "") == nil }
 	d := &limitsData{}
@@ -30,11 +29,10 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Act
 	}
 	if may(control.VerbSee) {
 		if d.Text, err = h.limitsText(r); err != nil && !errors.Is(err, policystore.ErrNone) {
-			h.failed(w, r, actor, err)
-			return
+			return err
 		}
 	}
-	h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: actor, Data: d})
+	return h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: actor, Data: d})
 }
 
 func (h *handler) limitsText(r *http.Request) (string, error) {
@@ -45,13 +43,13 @@ func (h *handler) limitsText(r *http.Request) (string, error) {
 	return string(limitsyaml.Format(p)), nil
 }
 
-func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, actor Actor) {
+func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	text, err := h.limitsText(r)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	w.Header().Set("Content-Type", "application/yaml")
 	w.Header().Set("Content-Disposition", `attachment; filename="limits.yaml"`)
 	_, _ = w.Write([]byte(text)) // the reader may have closed the connection
+	return nil
 }

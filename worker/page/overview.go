@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// firstProviders is how many providers the first reading reads, and nextProviders how many each later one:
-	// those that were read longest ago.
+	// firstProviders and nextProviders bound how many providers the first reading and each later one read.
 	firstProviders, nextProviders = 200, 3
 	// branchesRead is the most scopes of a provider that are read for the overview.
 	branchesRead = 1000
@@ -104,8 +103,7 @@ func (h *handler) loadProvider(ctx context.Context, name string, limits control.
 	return p, err
 }
 
-// oldestWait returns when the longest wait of a scope's tasks began, as far as the headers of the first
-// tasks of its queues say; zero if none does.
+// oldestWait returns when the longest wait of a scope began, by the first tasks of its queues; zero if unknown.
 func (h *handler) oldestWait(ctx context.Context, provider, scope string) (oldest time.Time, err error) {
 	heads, err := inspect.Of(h.limiter.Waitlist()).Heads(ctx, provider, scope)
 	if err != nil {
@@ -152,7 +150,7 @@ type providerRow struct {
 type meter struct {
 	control.Rule
 	Limit   int64
-	Part    int // of a hundred
+	Part    int // percent
 	Full    bool
 	Binding bool
 }
@@ -160,10 +158,13 @@ type meter struct {
 func meterOf(r control.Rule, binding bool) meter {
 	m := meter{Rule: r, Limit: r.Counts(), Part: 100, Full: true, Binding: binding}
 	if m.Limit > 0 {
-		m.Part, m.Full = int(min(100, max(0, r.Used)*100/m.Limit)), r.Used >= m.Limit
+		m.Part, m.Full = partOf(r.Used, m.Limit), r.Used >= m.Limit
 	}
 	return m
 }
+
+// partOf returns a part of a limit in percent, from 0 to 100.
+func partOf(n, limit int64) int { return int(min(100, max(0, n)*100/max(1, limit))) }
 
 // condition is the state of a scope, in a word or two and a sentence.
 type condition struct {

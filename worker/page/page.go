@@ -169,8 +169,7 @@ func (h *handler) check() error {
 	return nil
 }
 
-// canonical redirects a request for the prefix itself to the overview, and refuses paths that ServeMux
-// would redirect to a place outside the prefix.
+// canonical redirects the prefix itself to the overview, and refuses paths that ServeMux would redirect elsewhere.
 func (h *handler) canonical(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch at := r.URL.Path; {
@@ -219,8 +218,6 @@ func cached(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("v") == assetVersion() {
 			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-		} else {
-			w.Header().Set("Cache-Control", "no-cache")
 		}
 		next.ServeHTTP(w, r)
 	})

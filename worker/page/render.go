@@ -71,8 +71,7 @@ func (h *handler) functions() template.FuncMap {
 	}
 }
 
-// link returns a path of the page with a query: link "/scope" "scope" "payments/acme". It leaves out
-// pairs with an empty value.
+// link returns a path of the page with a query, without pairs that are empty: link "/scope" "scope" "payments/acme".
 func (h *handler) link(path string, kv ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(kv); i += 2 {
@@ -166,18 +165,18 @@ func reasonWords(why control.Reason, rule, scope string) string {
 	return strings.NewReplacer("{rule}", of, "{scope}", scope).Replace(reasons[why])
 }
 
-func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
+func (h *handler) render(w http.ResponseWriter, r *http.Request, status int, name string, v view) error {
 	v.Screen, v.Now = name, h.now()
 	_, v.Login = h.sessions.of(r, h.now())
 	var b bytes.Buffer
 	if err := h.templates[name].ExecuteTemplate(&b, "base", v); err != nil {
 		h.log.ErrorContext(r.Context(), "page: a screen cannot be shown", "screen", name, "error", err)
-		http.Error(w, "this screen cannot be shown; the log says why", http.StatusInternalServerError)
-		return
+		return &statusError{http.StatusInternalServerError, "this screen cannot be shown; the log says why"}
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // the reader may have closed the connection
+	return nil
 }
 
 // failure is a screen with an error, and what to do about it.
@@ -207,7 +206,9 @@ func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, er
 			w.Header().Set("Refresh", strconv.Itoa(againAfter))
 		}
 	}
-	h.render(w, r, status, "error", view{Title: title, Who: actor, Data: f})
+	if err = h.render(w, r, status, "error", view{Title: title, Who: actor, Data: f}); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 // statusError is an error with the status of its answer.

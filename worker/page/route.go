@@ -9,12 +9,11 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// route is a path of the page. Its handler is called only for actors that have the right to what the
-// request needs.
+// route is a path of the page. Only actors with the right to what the request needs reach its handler.
 type route struct {
 	pattern string // of http.ServeMux
 	needs   needs
-	handle  func(http.ResponseWriter, *http.Request, Actor)
+	handle  func(http.ResponseWriter, *http.Request, Actor) error // which is shown as a screen
 }
 
 // needs returns what a request needs. It reads the request alone.
@@ -24,13 +23,11 @@ type needs func(*http.Request) (need, error)
 type need struct {
 	verb  control.Verb
 	place string
-	// rows says that only the data names the places, such as the rows of a table. The service checks each of
-	// them, so here the actor needs the right to some place.
+	// rows says that the service checks each row of the answer. The actor then needs the right to any place.
 	rows bool
 }
 
-// routed are the routes of actors. Scopes and ids are in queries, since a name may be "..", or contain
-// what a path may not.
+// routed are the routes of actors. Scopes and ids are in queries, since a name may be "..".
 func (h *handler) routed() []route {
 	all := []route{
 		{"GET /history.ndjson", seeRows, h.export},
@@ -45,12 +42,13 @@ func (h *handler) routed() []route {
 		{"GET /done", seeRows, h.done},
 		{"GET /live", h.seeLive, h.live},
 		{"GET /search", seeRows, h.search},
-		{"/", seeRows, func(w http.ResponseWriter, r *http.Request, actor Actor) {
-			h.failed(w, r, actor, notFound("there is no such page"))
-		}},
+		{"/", seeRows, func(http.ResponseWriter, *http.Request, Actor) error { return notFound("there is no such page") }},
 	}
 	for path, s := range h.screens() {
-		all = append(all, route{"GET " + path, s.needs, func(w http.ResponseWriter, r *http.Request, actor Actor) { h.show(w, r, actor, s) }})
+		if path == "/" {
+			path = "/{$}"
+		}
+		all = append(all, route{"GET " + path, s.needs, func(w http.ResponseWriter, r *http.Request, actor Actor) error { return h.show(w, r, actor, s) }})
 	}
 	return all
 }
@@ -104,8 +102,7 @@ func needsVerb(r *http.Request) (need, error) {
 
 func field(r *http.Request, name string) string { return strings.TrimSpace(r.FormValue(name)) }
 
-// changeTasks needs the right to the scope of the screen; the service checks that of each chosen task, and of
-// each that failed.
+// changeTasks needs the right to the scope; the service checks that of each task that was chosen or that failed.
 func changeTasks(r *http.Request) (need, error) {
 	verb, scope := control.Verb(r.FormValue("verb")), r.FormValue("scope")
 	if _, is := taskVerbs[verb]; !is {

@@ -200,22 +200,3 @@ func TestMultipart(t *testing.T) {
 		t.Errorf("version %d", s.version())
 	}
 }
-
-// What the service refuses is the sender's to mend, and no failure of Redis.
-func TestTaskChangeRefused(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.use("payments")
-	s.enqueue("payments/acme", "inv", 1)
-	for _, reason := range []string{"two\nlines", strings.Repeat("x", 501), "bell\a"} {
-		for _, verb := range []control.Verb{control.VerbCancel, control.VerbClear, control.VerbRun} {
-			fields := form("verb", string(verb), "scope", "payments/acme", "all", "yes", "reason", reason, "do", "make")
-			if code, body := s.post("/tasks", fields); code != http.StatusUnprocessableEntity || strings.Contains(body, "Redis does not answer") || !strings.Contains(body, "reason") {
-				t.Errorf("%s %q: %d\n%s", verb, reason, code, body)
-			}
-		}
-	}
-	if s.waiting("payments/acme") != 1 {
-		t.Error("a task was changed")
-	}
-}

@@ -24,8 +24,7 @@ const (
 	detailsEvery = 5 * time.Second
 )
 
-// scopeState is one reading of a scope. It does not change after it was read: the next reading makes
-// another.
+// scopeState is one reading of a scope. It does not change after it was read.
 type scopeState struct {
 	limits  control.Limits
 	level   control.Level
@@ -43,8 +42,7 @@ type scopeDetails struct {
 	last    control.Last
 	trouble control.Trouble
 	users   usage.Report // of the last hour
-	// quarter and day are the starts over the last quarter of an hour and the last day, and events the changes
-	// by the API's answers.
+	// quarter and day are what has started, and events what the API's answers changed.
 	quarter, day []usage.Point
 	events       []control.UpstreamEvent
 }
@@ -162,8 +160,7 @@ type branchRow struct {
 	Condition condition
 }
 
-// branchCondition is the state of a scope below, as far as the limits and what APIs have said tell it: of a scope without any state of its
-// own it is empty.
+// branchCondition is the state of a scope below, empty if it has none of its own.
 func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition) {
 	paused, cut := of.lower.UpstreamOf(b.Scope)
 	switch why := h.service.HeldBy(b.Scope, of.limits); {
@@ -208,10 +205,7 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 		d.Meters = append(d.Meters, ruleRow{meterOf(rule, i == binds), s.texts[[2]string{rule.RuleScope, rule.Rule}], rule.RuleScope != name})
 	}
 	for _, shadow := range s.shadows {
-		row := shadowRow{RuleState: shadow}
-		if shadow.Limit > 0 {
-			row.Part = int(min(100, max(0, shadow.Limit-shadow.Remaining)*100/shadow.Limit))
-		}
+		row := shadowRow{RuleState: shadow, Part: partOf(shadow.Limit-shadow.Remaining, shadow.Limit)}
 		for _, asked := range s.users.Shadows {
 			if asked.Rule == shadow.Rule && shadow.Scope == name {
 				row.Asked = asked

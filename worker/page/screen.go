@@ -19,8 +19,7 @@ import (
 type screen struct {
 	name  string // of its template
 	needs needs
-	// params are the fields of a query that say what is read, and own that each actor has a topic of its own, by the
-	// field actor.
+	// params are the query fields that say what is read. With own, each actor has a topic of its own.
 	params []string
 	own    bool
 	every  time.Duration // how often it is read at most, as that of a topic
@@ -34,7 +33,7 @@ type screen struct {
 // screens are the screens that change nothing, by their paths.
 func (h *handler) screens() map[string]screen {
 	return map[string]screen{
-		"/{$}":      {name: "overview", needs: seeRows, load: h.loadOverview, view: h.overviewView, live: true},
+		"/":         {name: "overview", needs: seeRows, load: h.loadOverview, view: h.overviewView, live: true},
 		"/scope":    {name: "scope", needs: seeScope, params: []string{"scope"}, load: h.loadScope, view: h.scopeView, live: true},
 		"/waiters":  {name: "waiters", needs: seeScope, params: []string{"scope", "page"}, load: h.loadWaiters, view: h.waitersView, live: true},
 		"/drain":    {name: "drain", needs: seeScope, params: []string{"scope"}, load: h.loadDrain, view: h.drainView, live: true},
@@ -58,24 +57,14 @@ func (s screen) topic(r *http.Request, actor Actor) topic {
 	return topic{key: s.name + "?" + of.Encode(), every: s.every, load: load}
 }
 
-func (h *handler) screenOf(path string) (screen, bool) {
-	if path == "/" {
-		path = "/{$}"
-	}
-	s, is := h.screens()[path]
-	return s, is
-}
-
-func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) {
+func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s screen) error {
 	st := h.hub.get(r.Context(), s.topic(r, actor))
 	if st.data == nil {
-		h.failed(w, r, actor, cmp.Or(st.err, r.Context().Err()))
-		return
+		return cmp.Or(st.err, r.Context().Err())
 	}
 	v, err := h.viewOf(r, actor, s, st)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	if s.live {
 		v.Live = h.link("/live", "at", r.URL.RequestURI())
@@ -87,7 +76,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 	default:
 		w.Header().Set("Refresh", strconv.Itoa(againAfter))
 	}
-	h.render(w, r, http.StatusOK, s.name, v)
+	return h.render(w, r, http.StatusOK, s.name, v)
 }
 
 func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
@@ -105,8 +94,7 @@ func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view
 const (
 	// heartbeat is how often an event is sent while nothing changes, so that no proxy closes the stream.
 	heartbeat = 15 * time.Second
-	// streamLongest is how long a stream lasts. The browser then opens another, so that a proxy in front of
-	// the page checks anew who asks.
+	// streamLongest is how long a stream lasts before the browser opens another, which a proxy can check again.
 	streamLongest = 5 * time.Minute
 )
 
@@ -116,7 +104,7 @@ func (h *handler) watched(r *http.Request) (s screen, looked *http.Request, err 
 	if err != nil {
 		return s, nil, badRequest("at is no path of this page")
 	}
-	s, is := h.screenOf(at.Path)
+	s, is := h.screens()[at.Path]
 	if !is || !s.live {
 		return s, nil, notFound("at is no live screen")
 	}
@@ -125,15 +113,13 @@ func (h *handler) watched(r *http.Request) (s screen, looked *http.Request, err 
 	return s, looked, nil
 }
 
-// live sends the live part of a screen each time that it changes, as server-sent events: "html" with
-// the part, and then "at" with the time of its data, or "stale" with it while Redis does not answer. The
-// stream ends with "bye" when its viewer's rights have changed, and with "again" when the browser should
-// open another.
-func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) {
+// live sends the live part of a screen as server-sent events: "html" when it has changed, then "at" with the time of its
+// data, or "stale" while Redis does not answer. "bye" ends the stream of a viewer whose rights have changed, and "again"
+// asks the browser to open another.
+func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) error {
 	s, looked, err := h.watched(r)
 	if err != nil {
-		h.failed(w, r, actor, err)
-		return
+		return err
 	}
 	t := s.topic(looked, actor)
 	news, stop := h.hub.watch(t)
@@ -149,20 +135,20 @@ func (h *handler) live(w http.ResponseWriter, r *http.Request, actor Actor) {
 		send := func() error { return stream.send("beat", "") }
 		select {
 		case <-r.Context().Done():
-			return
+			return nil
 		case <-end.C:
 			_ = stream.send("again", "")
-			return
+			return nil
 		case <-beat.C:
 		case <-news:
 			send = func() error { return h.sendLive(stream, looked, actor, s, t) }
 		}
 		if now, ok := h.actor(r); !ok || !sameRights(now, actor) || h.may(actor, looked, s.needs) != nil {
 			_ = stream.send("bye", "")
-			return
+			return nil
 		}
 		if send() != nil {
-			return // the viewer has closed the connection, or there is nothing more to see
+			return nil // the viewer has closed the connection, or there is nothing more to see
 		}
 	}
 }

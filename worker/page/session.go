@@ -21,8 +21,7 @@ type session struct {
 	begun, used time.Time
 }
 
-// sessions are the sessions of this process, in its memory; a restart ends them all. Their keys are the
-// hashes of their ids.
+// sessions are the sessions of this process, in memory, by the hashes of their ids.
 type sessions struct {
 	mu   sync.Mutex
 	byID map[[sha256.Size]byte]session
@@ -32,8 +31,7 @@ func newSessions() *sessions {
 	return &sessions{byID: map[[sha256.Size]byte]session{}}
 }
 
-// begin returns the id of a new session, and forgets those that have ended. Each took a right password, of which
-// few are tried in a minute.
+// begin returns the id of a new session, and forgets those that have ended.
 func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 	id := rand.Text()
 	s.mu.Lock()
@@ -47,8 +45,7 @@ func (s session) over(now time.Time) bool {
 	return now.Sub(s.used) > sessionIdle || now.Sub(s.begun) > sessionLongest
 }
 
-// of returns the session of a request, and false if it has none or the session has ended. Looking does not
-// count as a use.
+// of returns the session of a request, and false if it has none or it has ended. It does not count as a use.
 func (s *sessions) of(r *http.Request, now time.Time) (session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

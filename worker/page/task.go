@@ -27,8 +27,7 @@ type taskState struct {
 	infos []*asynq.TaskInfo // nil for a task that is gone by now
 }
 
-// loadTask reads the tasks of an id in one queue, or in all if none is named: some 20 commands, and two for
-// each queue.
+// loadTask reads the tasks with an id in one queue, or in all: some 20 commands, and two for each queue.
 func (h *handler) loadTask(ctx context.Context, of url.Values, _ any) (any, error) {
 	if _, err := h.limits(ctx); err != nil {
 		return nil, err
@@ -124,8 +123,14 @@ func payloadText(payload []byte) string {
 	return string(payload)
 }
 
-// sentence returns the state of a task, and what it waits for, as one sentence. It ends with a time if
-// there is one.
+// stateWords are sentences for the states of asynq that need no more than the state.
+var stateWords = map[string]string{
+	"active":    "Is with a worker: it runs, or is held for a start that is near",
+	"completed": "Has succeeded",
+	"pending":   "Is ready for the next worker that has room",
+}
+
+// sentence returns the state of a task and what it waits for. The sentence ends with the time, if there is one.
 func sentence(t control.Task) (text string, at time.Time) {
 	why := reasonWords(t.Reason, t.Rule, t.RuleScope)
 	switch {
@@ -141,27 +146,14 @@ func sentence(t control.Task) (text string, at time.Time) {
 		return "Waits for " + why, time.Time{}
 	}
 	switch t.State {
-	case "active":
-		return "Is with a worker: it runs, or is held for a start that is near", time.Time{}
-	case "completed":
-		return "Has succeeded", time.Time{}
 	case "archived":
 		return "Has failed for good: " + cmp.Or(t.LastError, "the reason is not known"), time.Time{}
 	case "retry":
 		return "Failed, and is tried again", t.NextProcessAt.Time
 	case "scheduled":
 		return "Is not due yet: it is scheduled for", t.NextProcessAt.Time
-	case "pending":
-		return "Is ready for the next worker that has room", time.Time{}
 	}
-	return "Is " + t.State, time.Time{}
-}
-
-func about(r control.Range) string {
-	if r.StartTo.IsZero() {
-		return "about"
-	}
-	return "about, between " + clockText(r.StartFrom.Time) + " and " + clockText(r.StartTo.Time)
+	return cmp.Or(stateWords[t.State], "Is "+t.State), time.Time{}
 }
 
 // timeline returns what has happened to a task, and what comes next.
@@ -186,7 +178,11 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time, by string) 
 		add("Starts", time.Time{}, "", true)
 	case t.Turn == control.TurnWaiting:
 		add("Dispatched, just before its start", time.Time{}, "", true)
-		add("Starts", t.Start.Time, about(t.Range), true)
+		about := "about"
+		if !t.Range.StartTo.IsZero() {
+			about += ", between " + clockText(t.Range.StartFrom.Time) + " and " + clockText(t.Range.StartTo.Time)
+		}
+		add("Starts", t.Start.Time, about, true)
 	case t.State == "active":
 		add("Started, or held for its start", time.Time{}, "", false)
 		add("Settled, when its run ends", time.Time{}, "", true)

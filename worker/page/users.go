@@ -72,8 +72,7 @@ func LoadUsers(path string) (*Users, error) {
 	return u, nil
 }
 
-// HashPassword returns the hash of a password for a file of users. The password must have 8 to 72
-// bytes.
+// HashPassword returns the hash of a password of 8 to 72 bytes for a file of users.
 func HashPassword(password string) (string, error) {
 	switch {
 	case len(password) < 8:
@@ -125,8 +124,7 @@ func (u *Users) current() userFile {
 	return u.file
 }
 
-// someHash is compared with the password if the name is unknown, so that the time does not show which
-// names exist.
+// someHash is compared with the password of an unknown name, so that the time does not show which names exist.
 var someHash = sync.OnceValue(func() []byte {
 	hash, _ := bcrypt.GenerateFromPassword([]byte("no password of a person"), bcryptCost)
 	return hash
@@ -155,8 +153,7 @@ func (u *Users) person(name string, hash []byte) (Actor, bool) {
 	return p.actor, known && subtle.ConstantTimeCompare(p.hash, hash) == 1
 }
 
-// withOwnGroup returns an actor of the file with a group of its own name, unless a group of that
-// name has members: "owner: anna" then means the person anna, and a person named as a group is not that group.
+// withOwnGroup adds a group of the actor's own name, unless that group has members: "owner: anna" then means the person.
 func (u *Users) withOwnGroup(actor Actor) Actor {
 	if !u.current().groups[actor.Name] {
 		actor.Groups = append(slices.Clone(actor.Groups), actor.Name)

@@ -318,78 +318,53 @@ func TestCookieIsSecure(t *testing.T) {
 	}
 }
 
-// Tries are counted by name and by address, and each comes back after its part of a minute.
+// Tries are counted by name, by address and by browser, and each comes back after its part of a minute.
 func TestGuesses(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 31, 12, 0, 0, 0, time.UTC)
 	g := newGuesses()
-	try := func(name, from, browser string) bool {
-		leave, ok := g.enter(name, from, browser, now)
-		if ok {
-			leave()
-		}
-		return ok
-	}
-	tries := func(most int, name, from func(int) string) (n int) {
-		for i := range most {
-			if try(name(i), from(i), "") {
-				n++
+	for _, step := range []struct {
+		what                string
+		later               time.Duration
+		tries               int
+		name, from, browser string // "#" is the number of the try
+		want                int
+	}{
+		{"at one name from one address", 0, 50, "anna", "here", "", triesAtOne},
+		{"at another name from there", 0, 1, "ben", "here", "", 1},
+		{"at that name from elsewhere", 0, 1, "anna", "there", "", 1},
+		{"at one name from everywhere", 0, 300, "anna", "at#", "", triesAtAll - triesAtOne - 1},
+		{"from one address at many names", 0, 300, "name#", "here", "", triesAtAll - triesAtOne - 1},
+		{"at a full name", 0, 1, "anna", "home", "", 0},
+		{"from a full address", 0, 1, "carl", "here", "", 0},
+		{"in a browser that has logged in before", 0, 2 * triesAtOne, "anna", "here", "hers", triesAtOne},
+		{"in all browsers of a person", 0, 3 * triesAtAll, "anna", "here", "another#", triesAtAll - triesAtOne},
+		{"from elsewhere, a moment later", time.Minute / triesAtAll, 1, "carl", "home", "", 1},
+		{"one that has come back to the address", 0, 5, "dora#", "here", "", 1},
+		{"more than the memory has room for", 2 * time.Minute, mostKeys, "#", "#", "", mostKeys / 3},
+		{"when all of that is over", 2 * time.Minute, 1, "anna", "here", "", 1},
+	} {
+		now = now.Add(step.later)
+		made := 0
+		for i := range step.tries {
+			each := strings.NewReplacer("#", fmt.Sprint(i))
+			if leave, ok := g.enter(each.Replace(step.name), each.Replace(step.from), each.Replace(step.browser), now); ok {
+				leave()
+				made++
 			}
 		}
-		return n
-	}
-	always := func(text string) func(int) string { return func(int) string { return text } }
-	each := func(text string) func(int) string { return func(i int) string { return fmt.Sprint(text, i) } }
-	if n := tries(50, always("anna"), always("here")); n != triesAtOne {
-		t.Errorf("at one name from one address %d tries are made", n)
-	}
-	if !try("ben", "here", "") || !try("anna", "there", "") {
-		t.Error("guesses at anna from here lock out others")
-	}
-	if n := tries(300, always("anna"), each("at")); n != triesAtAll-triesAtOne-1 {
-		t.Errorf("at one name from everywhere %d more tries are made", n)
-	}
-	if n := tries(300, each("name"), always("here")); n != triesAtAll-triesAtOne-1 {
-		t.Errorf("from one address %d more tries are made", n)
-	}
-	if try("anna", "home", "") || try("carl", "here", "") {
-		t.Error("neither a name nor an address is full")
-	}
-	for range triesAtOne {
-		if !try("anna", "here", "a browser of hers") {
-			t.Error("guesses of others lock out a browser in which anna has logged in")
+		if made != step.want || len(g.full) > mostKeys {
+			t.Errorf("%s: %d tries are made, want %d; %d keys", step.what, made, step.want, len(g.full))
 		}
-	}
-	if try("anna", "here", "a browser of hers") {
-		t.Error("such a browser has no bound")
-	}
-	made := triesAtOne
-	for i := range 3 * triesAtAll {
-		if try("anna", "here", fmt.Sprint("another of her browsers ", i)) {
-			made++
-		}
-	}
-	if made != triesAtAll {
-		t.Errorf("all browsers of a person have %d tries", made)
-	}
-	if now = now.Add(time.Minute / triesAtAll); !try("carl", "home", "") || !try("dora", "here", "") || try("eve", "here", "") {
-		t.Error("one try must have come back to the address")
-	}
-	now = now.Add(2 * time.Minute)
-	for i := range mostKeys {
-		try(fmt.Sprint(i), fmt.Sprint(i), "")
-	}
-	if len(g.full) > mostKeys {
-		t.Errorf("%d keys are kept", len(g.full))
-	}
-	if now = now.Add(2 * time.Minute); !try("anna", "here", "") {
-		t.Error("what is over keeps others out")
 	}
 	for range mostWaiting {
 		g.waiting <- struct{}{}
 	}
-	if try("fay", "afar", "") || !try("anna", "here", "a browser of hers") {
-		t.Error("a try waits beside too many, or one of a known browser does not")
+	if _, ok := g.enter("fay", "afar", "", now); ok {
+		t.Error("a try waits beside too many")
+	}
+	if _, ok := g.enter("anna", "here", "hers", now); !ok {
+		t.Error("a try in a browser that has logged in before waits for others")
 	}
 }
 

@@ -30,8 +30,7 @@ type queueRow struct {
 	Served, Unserved                            bool // by a live worker; neither if that is not known
 }
 
-// listsEvery is how often lists of asynq's queues and servers are read, and mostQueues how many queues they
-// have at most.
+// listsEvery is how often lists of asynq's queues and servers are read, and mostQueues how many queues at most.
 const listsEvery, mostQueues = 5 * time.Second, 200
 
 // loadWorkers costs some seven round trips, with six commands for each queue.
@@ -68,8 +67,7 @@ func (h *handler) queueNames() ([]string, error) {
 	return names[:min(len(names), mostQueues)], err
 }
 
-// queueCounts reads the counts of some asynq queues, in one round trip. asynq's GetQueueInfo also samples the
-// memory of tasks, which costs some fifty commands a queue.
+// queueCounts reads queues in one round trip. asynq's GetQueueInfo costs some fifty commands a queue.
 func (h *handler) queueCounts(ctx context.Context, names []string) (rows []queueRow, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -130,9 +128,9 @@ func (h *handler) workersView(r *http.Request, actor Actor, data any) (any, stri
 	}
 	inForce := int64(0)
 	if v := s.limits.Version; v != nil {
-		d.Version, inForce = v.Number, v.Number
-		if s.limits.At.Before(v.InForce.Add(2 * time.Second)) { // it has had no time to follow yet
-			inForce = 0
+		d.Version = v.Number
+		if !s.limits.At.Before(v.InForce.Add(2 * time.Second)) { // or else a process has had no time to follow
+			inForce = v.Number
 		}
 	}
 	for _, p := range s.processes {
