@@ -57,12 +57,6 @@ var actors = map[string]Actor{
 	"admin": {Name: "root", Role: RoleAdmin},
 }
 
-// may is whether the table of rights lets an actor do something.
-func (s *site) may(actor Actor, verb control.Verb, scope string) bool {
-	s.t.Helper()
-	return s.service().May(actor, verb, scope) == nil
-}
-
 // service is what the page asks, with the limits that stand.
 func (s *site) service() *control.Service {
 	s.t.Helper()
@@ -107,7 +101,7 @@ func TestMutationsByRole(t *testing.T) {
 					scope = ""
 				}
 				s.actor = actor
-				may, was := s.may(actor, verb, scope), s.version()
+				may, was := s.service().May(actor, verb, scope) == nil, s.version()
 				code, body := s.make(fields)
 				switch {
 				case may && (code != http.StatusSeeOther || s.version() != was+1):

@@ -85,14 +85,17 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// The screen of a scope shows starts by 15 seconds and by two hours against what its rules admit, and what the API's answers changed; the
-// overview shows the API's own limit and the longest wait.
+// The screen of a scope shows starts by 15 seconds and by two hours against what its rules admit, how the runs ended, and what the API's
+// answers changed. The overview shows the API's own limit and the longest wait, the failures how the runs of a provider ended.
 func TestStartsAndAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	recorder, err := usage.New(s.rdb, usage.Config{App: "billing"})
 	must(t, err)
-	recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "mail"}, 41)
+	for range 10 {
+		recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "mail"}, 4)
+	}
+	recorder.Ended("payments/acme", usage.Ends{Failed: 3, Refused: 2})
 	must(t, recorder.Flush(t.Context()))
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 2)
@@ -105,10 +108,16 @@ func TestStartsAndAnswers(t *testing.T) {
 		}
 	}
 	s.sees(http.StatusOK, "/scope?scope=payments/acme",
-		"Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">41<",
+		"Starts in the last 15 minutes", "each 15 s", "Starts in the last day", `class="bar now"`, ">40<",
+		"Of 10 runs in the last hour 3 failed, and its API refused 2.",
 		"429, retry after 1m", "paused for 1m", "api.example:443", `class="mark"`, "100 each 2 h in the long run, by tenant of payments/acme")
 	s.sees(http.StatusOK, "/", "data-for>since ", "<strong>600</strong>", "ours 1,000, plan")
+	s.sees(http.StatusOK, "/failures", "Runs of today (UTC), by provider", `data-label="Started" class="n">10</td>`,
+		`data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`, `data-label="Refused by the API" class="n">2</td>`, `class="n">20 %</td>`)
 	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"payments/acme"}}
+	if body := s.sees(http.StatusOK, "/failures"); strings.Contains(body, "30 %") {
+		t.Errorf("for a viewer of one scope:\n%s", body)
+	}
 	if body := s.sees(http.StatusOK, "/scope?scope=payments/acme", "429, retry after 1m"); strings.Contains(body, "globex") {
 		t.Errorf("for a viewer:\n%s", body)
 	}

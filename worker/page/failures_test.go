@@ -16,7 +16,6 @@ import (
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle/usage"
 )
 
 // fails has tasks of scopes fail for good with an error, in queue bad. Their ids are f0, f1 and so on.
@@ -158,26 +157,5 @@ func TestFailuresCost(t *testing.T) {
 	d := data.(failuresData)
 	if fmt.Sprint(d.Partly) != "[a b]" || d.All < 2000 || d.All > 2100 || d.Read != 3 || len(d.Rows) != rowsAPage || len(d.Groups) != 3 {
 		t.Errorf("%v, %d, read %d, %d groups", d.Partly, d.All, d.Read, len(d.Groups))
-	}
-}
-
-// How many runs failed and how many the API refused is shown by provider, to those who may see it, and of a scope with who used it.
-func TestRunsOfToday(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	r, err := usage.New(s.rdb, usage.Config{App: "shop"})
-	must(t, err)
-	for range 10 {
-		r.Spent("payments/acme", usage.By{Queue: "q"}, 1)
-	}
-	r.Ended("payments/acme", usage.Ends{Failed: 3, Refused: 2})
-	must(t, r.Flush(t.Context()))
-	s.sees(http.StatusOK, "/failures", "Runs of today (UTC), by provider",
-		`data-label="Started" class="n">10</td>`, `data-label="Failed" class="n">3</td>`, `class="n">30 %</td>`,
-		`data-label="Refused by the API" class="n">2</td>`, `class="n">20 %</td>`)
-	s.sees(http.StatusOK, "/scope?scope=payments/acme", "Of 10 runs in the last hour 3 failed, and its API refused 2.")
-	s.actor = Actor{Name: "vera", Role: RoleViewer, Scopes: []string{"search"}}
-	if body := s.sees(http.StatusOK, "/failures"); strings.Contains(body, "30 %") {
-		t.Errorf("vera sees others:\n%s", body)
 	}
 }

@@ -80,12 +80,11 @@ func TestStoppedChangeOfTasks(t *testing.T) {
 				defer close(ended)
 				if how == "close" {
 					(&Page{s.handler, h.jobs}).Close()
+				} else {
+					s.sends(http.StatusSeeOther, "/stop", nil)
 				}
 				<-one.done
 			}()
-			if how == "stop" {
-				one.stop() // as POST /stop does, which then waits
-			}
 			redistest.WaitFor(t, "stop", time.Minute, func() bool { return one.ctx.Err() != nil })
 			goOn()
 			select {

@@ -239,14 +239,20 @@ func TestHostileNames(t *testing.T) {
 // A viewer of named scopes sees no others, on no screen, and only admins and the owner of a scope see its payloads.
 func TestWhoSeesWhat(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, nil)
+	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
+	must(t, err)
+	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 1)
-	_, err := s.store.Set(t.Context(), policystore.Edit{By: "anna"}, "search", "plan", map[string]string{"limit": "7"})
+	_, err = s.store.Set(t.Context(), policystore.Edit{By: "anna"}, "search", "plan", map[string]string{"limit": "7"})
 	must(t, err)
+	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
 	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
 	if code, body := s.get("/"); code != http.StatusOK || strings.Contains(body, "payments</a>") || !strings.Contains(body, "search</a>") {
 		t.Errorf("%d\n%s", code, body)
+	}
+	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
+		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}
 	for path, want := range map[string]int{
 		"/scope?scope=payments": 403, "/waiters?scope=payments/acme": 403,
@@ -412,18 +418,5 @@ func TestFind(t *testing.T) {
 		if body := s.sees(http.StatusNotFound, path); strings.Contains(body, "payments%2F") || strings.Contains(body, "/task?id=inv0") {
 			t.Errorf("who may not see it finds %s:\n%s", path, body)
 		}
-	}
-}
-
-// The runs of a schedule are shown to those who may see its scope.
-func TestSchedulesAreSeen(t *testing.T) {
-	t.Parallel()
-	file, err := schedule.Parse("schedules.yaml", []byte("schedules:\n  nightly: {cron: \"0 3 * * *\", task: {type: mail, scope: payments/acme}}\n"))
-	must(t, err)
-	s := newSite(t, func(c *Config) { c.Schedules = file.Schedules })
-	s.sees(http.StatusOK, "/workers", "nightly", "0 3 * * *", "payments/acme")
-	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	if body := s.sees(http.StatusOK, "/workers"); strings.Contains(body, "nightly") {
-		t.Errorf("a viewer of search is shown a schedule of payments:\n%s", body)
 	}
 }

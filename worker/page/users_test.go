@@ -2,8 +2,6 @@ package page
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -90,13 +88,23 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// newSiteOfUsers is a site with usersFile.
+// newSiteOfUsers is a site of users: anna, an admin with the password "correct horse", and a viewer of search with a token.
 func newSiteOfUsers(t *testing.T) (s *site, users *Users, token string) {
 	t.Helper()
-	path, token := usersFile(t)
-	users, err := LoadUsers(path)
+	hash, err := HashPassword("correct horse")
+	must(t, err)
+	token, sum := NewToken()
+	users, err = usersOf(t, fmt.Sprintf("people: {anna: {password: %q, role: admin}}\ntokens: {board: {sha256: %q, role: viewer, scopes: [search]}}\n", hash, sum))
 	must(t, err)
 	return newSite(t, func(c *Config) { c.Identify, c.Users = nil, users }), users, token
+}
+
+// usersOf loads the users of a file with a text.
+func usersOf(t *testing.T, text string) (*Users, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "users.yaml")
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+	return LoadUsers(path)
 }
 
 // login returns the cookie of a session.
@@ -109,18 +117,6 @@ func (s *site) login(name, password string) *http.Cookie {
 	cookie, err := http.ParseSetCookie(header.Get("Set-Cookie"))
 	must(s.t, err)
 	return cookie
-}
-
-// usersFile writes a file with anna, an admin, and the token of a viewer of search.
-func usersFile(t *testing.T) (path, token string) {
-	t.Helper()
-	hash, err := HashPassword("correct horse")
-	must(t, err)
-	token, sum := NewToken()
-	path = filepath.Join(t.TempDir(), "users.yaml")
-	text := fmt.Sprintf("people:\n  anna: {password: %q, role: admin}\ntokens:\n  board: {sha256: %q, role: viewer, scopes: [search]}\n", hash, sum)
-	must(t, os.WriteFile(path, []byte(text), 0o600))
-	return path, token
 }
 
 // People log in, and a session ends.
@@ -170,9 +166,7 @@ func TestUsersFile(t *testing.T) {
 		"people: {}": "nobody could get in",
 		"":           "write people:",
 	} {
-		path := filepath.Join(t.TempDir(), "users.yaml")
-		must(t, os.WriteFile(path, []byte(text), 0o600))
-		if _, err := LoadUsers(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := usersOf(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
@@ -189,14 +183,12 @@ func TestUsersFile(t *testing.T) {
 // docs/page.md: "With a file of users and no proxy, `owner: anna` is the person too, as long as nobody of the file is in a group `anna`".
 func TestOwnGroup(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "users.yaml")
-	anna, team, board := sumOf("anna's"), sumOf("team's"), sumOf("board's")
-	must(t, os.WriteFile(path, fmt.Appendf(nil, `tokens:
+	sum := func(token string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(token))) }
+	users, err := usersOf(t, fmt.Sprintf(`tokens:
   team-acme: {sha256: %s, role: owner}
   team-pay: {sha256: %s, role: owner}
   board: {sha256: %s, role: viewer, groups: [team-pay]}
-`, anna, team, board), 0o600))
-	users, err := LoadUsers(path)
+`, sum("anna's"), sum("team's"), sum("board's")))
 	must(t, err)
 	for _, c := range []struct {
 		token, scope string
@@ -212,11 +204,6 @@ func TestOwnGroup(t *testing.T) {
 		r.Header.Set("Authorization", "Bearer "+c.token)
 		s.says(c.want, r)
 	}
-}
-
-func sumOf(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
 }
 
 // "A session ends after two hours without use, after twelve hours": each by itself, and at a logout.
@@ -305,9 +292,9 @@ func (f writerFunc) Write(line []byte) (int, error) {
 // "The session's cookie is marked Secure if the request came by HTTPS."
 func TestCookieIsSecure(t *testing.T) {
 	t.Parallel()
-	plain, direct, behind := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRequest(http.MethodGet, "/", nil)
-	direct.TLS = &tls.ConnectionState{}
+	behind := httptest.NewRequest(http.MethodGet, "http://localhost/", nil)
 	behind.Header.Set("X-Forwarded-Proto", "https")
+	plain, direct := httptest.NewRequest(http.MethodGet, "http://localhost/", nil), httptest.NewRequest(http.MethodGet, "https://localhost/", nil)
 	for r, want := range map[*http.Request]bool{plain: false, direct: true, behind: true} {
 		if c := cookie(r, "/limits", "id"); c.Secure != want || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/limits/" {
 			t.Errorf("%+v, want secure %t", c, want)
