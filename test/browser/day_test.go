@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -22,43 +21,22 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-// flow is one who spends from a scope all day long.
-type flow struct {
-	app   string
-	scope string
-	by    usage.By
-	// perMinute is how many tasks start in a minute, at a part of a day and as far as a backlog fills the limits.
-	perMinute func(hour float64) float64
-}
-
-// busy is a rate that has its peak in the afternoon.
-func busy(least, most float64) func(float64) float64 {
-	return func(hour float64) float64 {
-		return least + (most-least)*math.Pow(math.Sin(math.Pi*math.Mod(hour+20, 24)/24), 2)
-	}
-}
-
-// daytime is a rate that is lower from 7 to 19, as the limits of payments/acme are.
-func daytime(day, night float64) func(float64) float64 {
-	return func(hour float64) float64 {
-		if hour >= 7 && hour < 19 {
-			return day
-		}
-		return night
-	}
-}
-
-var flows = []flow{
-	{"billing", "payments/acme", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, daytime(27, 38)},
-	{"billing", "payments/acme", usage.By{Queue: "bulk", Type: "refund", EnqueuedBy: "shop"}, daytime(8, 11)},
-	{"reports", "payments/acme", usage.By{Queue: "bulk", Type: "statement"}, daytime(4, 7)},
-	{"billing", "payments/globex", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, busy(10, 70)},
-	{"billing", "payments/initech", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, busy(2, 25)},
-	{"web", "search", usage.By{Queue: "default", Type: "index"}, busy(2, 14)},
-	{"assistant", "llm", usage.By{Queue: "default", Type: "summary"}, busy(8, 55)},
-	{"web", "maps", usage.By{Queue: "default", Type: "geocode"}, busy(40, 300)},
-	{"notify", "sms", usage.By{Queue: "default", Type: "code"}, busy(3, 28)},
-	{"notify", "mail", usage.By{Queue: "bulk", Type: "newsletter"}, busy(1, 8)},
+// flows are the applications that spend all day long: at night the least tasks a minute, and in the afternoon the most.
+var flows = []struct {
+	app, scope  string
+	by          usage.By
+	least, most float64
+}{
+	{"billing", "payments/acme", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, 22, 30},
+	{"billing", "payments/acme", usage.By{Queue: "bulk", Type: "refund", EnqueuedBy: "shop"}, 4, 8},
+	{"reports", "payments/acme", usage.By{Queue: "bulk", Type: "statement"}, 2, 4},
+	{"billing", "payments/globex", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, 10, 70},
+	{"billing", "payments/initech", usage.By{Queue: "default", Type: "charge", EnqueuedBy: "shop"}, 2, 25},
+	{"web", "search", usage.By{Queue: "default", Type: "index"}, 2, 14},
+	{"assistant", "llm", usage.By{Queue: "default", Type: "summary"}, 8, 55},
+	{"web", "maps", usage.By{Queue: "default", Type: "geocode"}, 40, 300},
+	{"notify", "sms", usage.By{Queue: "default", Type: "code"}, 3, 28},
+	{"notify", "mail", usage.By{Queue: "bulk", Type: "newsletter"}, 1, 8},
 }
 
 // day records a day of traffic, the last quarter of an hour by ten seconds, and what APIs answered meanwhile.
@@ -72,22 +50,20 @@ func (s *site) day() {
 		must(s.t, err)
 		recorders[f.app] = r
 	}
-	random := rand.New(rand.NewPCG(2, 24))
+	random, trial := rand.New(rand.NewPCG(2, 24)), &throttle.RuleInfo{Scope: "payments/acme", Rule: "trial"}
 	for at.Before(ends) {
 		step := 10 * time.Minute
 		if ends.Sub(at) <= time.Hour {
 			step = 10 * time.Second
 		}
 		at = at.Add(step)
-		hour := float64(at.UTC().Hour()) + float64(at.UTC().Minute())/60
+		busy := math.Pow(math.Sin(math.Pi*(float64(at.UTC().Hour())+20)/24), 2) // at 16:00 UTC the most
 		for _, f := range flows {
-			n := int(f.perMinute(hour)*step.Minutes()*(.86+.24*random.Float64()) + random.Float64())
-			for range n {
+			n := int((f.least+(f.most-f.least)*busy)*step.Minutes()*(.86+.24*random.Float64()) + random.Float64())
+			for i := range n {
 				recorders[f.app].Spent(f.scope, f.by, 1)
-			}
-			if rule := (&throttle.RuleInfo{Scope: "payments/acme", Rule: "trial"}); f.scope == rule.Scope {
-				for i := range n {
-					one := throttle.Shadowed{Outcome: throttle.ShadowAllowed, RuleState: throttle.RuleState{RuleInfo: rule}}
+				if f.scope == trial.Scope {
+					one := throttle.Shadowed{Outcome: throttle.ShadowAllowed, RuleState: throttle.RuleState{RuleInfo: trial}}
 					if i%4 == 0 {
 						one.Outcome, one.Limited = throttle.ShadowDenied, true
 					}
@@ -137,22 +113,10 @@ func (s *site) answers() {
 	}
 }
 
-// pastClock is a hook that has Redis' clock show an earlier time to commands that ask for it by themselves.
-type pastClock time.Duration
+// single is a hook for commands that are sent by themselves.
+type single struct{ redistest.Each }
 
-func (pastClock) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p pastClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if clock, is := cmd.(*redis.TimeCmd); is && err == nil {
-			clock.SetVal(clock.Val().Add(-time.Duration(p)))
-		}
-		return err
-	}
-}
-
-func (pastClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (single) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
@@ -162,7 +126,13 @@ func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 	at := func(ago time.Duration) *policystore.Store {
 		client := redis.NewClient(rdb.Options())
 		t.Cleanup(func() { _ = client.Close() })
-		client.AddHook(pastClock(ago))
+		client.AddHook(single{func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			if clock, is := cmd.(*redis.TimeCmd); is {
+				clock.SetVal(clock.Val().Add(-ago))
+			}
+			return err
+		}})
 		return policystore.New(client, policystore.Config{})
 	}
 	_, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, false)

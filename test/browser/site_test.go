@@ -89,18 +89,15 @@ type site struct {
 	url     string
 }
 
-func newSite(t testing.TB) *site {
-	t.Helper()
-	return newSiteAfter(t, func(*redis.Client, *policy.Policy) {})
-}
-
-// newSiteAfter is newSite with a past: what happened before the worker began.
-func newSiteAfter(t testing.TB, past func(*redis.Client, *policy.Policy)) *site {
+// newSite returns a site with a past: what happened before the worker began.
+func newSite(t testing.TB, past ...func(*redis.Client, *policy.Policy)) *site {
 	t.Helper()
 	p, err := limitsyaml.Parse("limits.yaml", []byte(limits))
 	must(t, err)
 	s := &site{t: t, rdb: redistest.NewServer(t).Client(t)}
-	past(s.rdb, p)
+	for _, happened := range past {
+		happened(s.rdb, p)
+	}
 	running, err := worker.New(s.rdb, worker.Config{
 		Limits: p, App: "billing", By: "deploy-7", Logger: slog.New(slog.DiscardHandler), NoMetrics: true,
 	})

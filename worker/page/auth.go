@@ -108,14 +108,14 @@ func (h *handler) authorized(route route) http.HandlerFunc {
 func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case h.cfg.Local != "" && forwarded(r):
-		http.Error(w, "a proxy has passed this request on, and everybody on this machine is an admin here: "+
-			"give the page users (-users, or -page-users of a worker), or a proxy that says who asks (-proxy)", http.StatusForbidden)
+		http.Error(w, "this request came through a proxy, but here every user of this machine is an admin: "+
+			"give the page users (-users, or -page-users of a worker), or a proxy that names the user (-proxy)", http.StatusForbidden)
 	case h.cfg.Local != "":
 		http.Error(w, "this page is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 	case h.cfg.Proxy != nil && h.cfg.Proxy.sends(r) && !h.cfg.Proxy.named(r):
-		http.Error(w, "this page is not known under the name that you ask for: its keeper can add it with -proxy-host", http.StatusMisdirectedRequest)
+		http.Error(w, "this page does not answer under the host name of this request: its administrator can add the name with -proxy-host", http.StatusMisdirectedRequest)
 	case h.cfg.Users == nil:
-		http.Error(w, "who you are is not known here, or you have no role: log in at the proxy in front of this page, and ask its keeper", http.StatusForbidden)
+		http.Error(w, "the page does not know you, or you have no role: log in at the proxy in front of it, and ask its administrator", http.StatusForbidden)
 	case r.Header.Get("Authorization") != "" || r.URL.Path == "/live":
 		w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
 		http.Error(w, "the token is not valid, or the session has ended", http.StatusUnauthorized)

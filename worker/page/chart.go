@@ -10,7 +10,6 @@ import (
 	"github.com/headway-go/headway/worker/control"
 )
 
-// period is the time that a chart covers.
 type period struct {
 	name, step  string // step is the slot in words
 	slot, span  time.Duration
@@ -147,7 +146,6 @@ func (c *chart) label(first time.Time, whole, every time.Duration) {
 	}
 }
 
-// scale maps units to pixels.
 type scale struct{ top, step int64 }
 
 // newScale returns a scale with at most four steps of 1, 2 or 5 times a power of ten.

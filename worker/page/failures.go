@@ -23,7 +23,6 @@ type failures struct {
 	runs    []providerRuns                  // of today
 }
 
-// providerRuns is how the runs of a provider ended today.
 type providerRuns struct {
 	Scope string
 	usage.Runs

@@ -30,8 +30,7 @@ func (h *handler) scopeResult(name string) searchResult {
 	return searchResult{"scope", name, h.link("/scope", "scope", name)}
 }
 
-// mostNear is how many scopes are offered in place of a name.
-const mostNear = 8
+const mostNear = 8 // scopes that are offered in place of a name
 
 // find returns the scope and the task with a name, and similar scopes. It costs some 40 commands and two for each queue.
 func (h *handler) find(ctx context.Context, actor Actor, q string) (exact, near []searchResult, err error) {

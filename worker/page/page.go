@@ -13,6 +13,7 @@ package page
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
@@ -119,7 +120,8 @@ func New(cfg Config) (*Page, error) {
 
 func newHandler(cfg Config) (*handler, error) {
 	h := &handler{
-		cfg: cfg, log: cfg.Logger, now: time.Now, sessions: newSessions(), guesses: newGuesses(), open: openRequests{n: map[string]int{}}, jobs: newJobs(),
+		cfg: cfg, log: cfg.Logger, now: time.Now, sessions: &sessions{byID: map[[sha256.Size]byte]session{}}, guesses: newGuesses(),
+		open: openRequests{n: map[string]int{}}, jobs: newJobs(),
 		heartbeat: heartbeat, longest: streamLongest, answerWithin: answerWithin,
 	}
 	if h.log == nil {

@@ -27,10 +27,6 @@ type sessions struct {
 	byID map[[sha256.Size]byte]session
 }
 
-func newSessions() *sessions {
-	return &sessions{byID: map[[sha256.Size]byte]session{}}
-}
-
 // begin returns the id of a new session, and forgets those that have ended.
 func (s *sessions) begin(name string, hash []byte, now time.Time) string {
 	id := rand.Text()

@@ -214,7 +214,7 @@ func (r *userReader) root(root *yaml.Node) {
 		}
 	}
 	if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
-		r.Add(diag.Start, "", "there are neither people nor tokens: nobody could get in")
+		r.Add(diag.Start, "", "there are neither people nor tokens, so no login would work")
 	}
 }
 

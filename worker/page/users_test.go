@@ -1,8 +1,10 @@
 package page
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -163,7 +165,7 @@ func TestUsersFile(t *testing.T) {
 		"tokens: {ci: {sha256: 12, role: viewer}}":                   "is no SHA-256 in hex",
 		"people: {anna: {password: x, role: admin, scopes: [a//b]}}": `"a//b", which is no scope`,
 		"nobody: {}": "nobody is not a field of the file; write people or tokens",
-		"people: {}": "nobody could get in",
+		"people: {}": "so no login would work",
 		"":           "write people:",
 	} {
 		if _, err := usersOf(t, text); err == nil || !strings.Contains(err.Error(), want) {
@@ -215,7 +217,7 @@ func TestSessionsEnd(t *testing.T) {
 		r.AddCookie(&http.Cookie{Name: sessionCookie, Value: id})
 		return r
 	}
-	s := newSessions()
+	s := &sessions{byID: map[[sha256.Size]byte]session{}}
 	id := s.begin("anna", []byte("x"), now)
 	lasts := func(r *http.Request, since time.Duration, want bool) {
 		t.Helper()
@@ -248,9 +250,8 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 	must(t, err)
 	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
-	faults := make(chan string, 10)
-	log := slog.New(slog.NewTextHandler(writerFunc(func(line []byte) { faults <- string(line) }), nil))
-	go users.follow(t.Context(), log)
+	log, lines := io.Pipe()
+	go users.follow(t.Context(), slog.New(slog.NewTextHandler(lines, nil)))
 	write := func(name, password string) {
 		t.Helper()
 		hash, err := HashPassword(password)
@@ -277,16 +278,10 @@ func TestSessionsEndWithTheFile(t *testing.T) {
 
 	third := s.login("ben", "battery staple")
 	must(t, os.WriteFile(users.path, []byte("people: {ben: {}}"), 0o600))
-	has(t, <-faults, "role is missing", "the users from before still count")
+	line, err := bufio.NewReader(log).ReadString('\n')
+	must(t, err)
+	has(t, line, "role is missing", "the users from before still count")
 	gets(http.StatusOK, third)
-}
-
-// writerFunc is a writer of the lines of a log.
-type writerFunc func(line []byte)
-
-func (f writerFunc) Write(line []byte) (int, error) {
-	f(line)
-	return len(line), nil
 }
 
 // "The session's cookie is marked Secure if the request came by HTTPS."
