@@ -242,8 +242,7 @@ func TestDrain(t *testing.T) {
 	if to := header.Get("Location"); code != http.StatusSeeOther || to != "/drain?scope=payments%2Facme" {
 		t.Fatalf("%d, to %q", code, to)
 	}
-	body := shown("2 tasks of payments/acme still run", "&lt;b&gt;0", "verb=resume", "until")
-	lacks(t, body, "<b>0", "elsewhere")
+	lacks(t, shown("2 tasks of payments/acme still run", "&lt;b&gt;0", "verb=resume", "until"), "<b>0", "elsewhere")
 	s.sees(http.StatusOK, "/scope?scope=payments/acme", "What still runs")
 	end()
 	redistest.WaitAsking(t, "them to end", 15*time.Second, func() bool { return strings.Contains(shown(), "No task of payments/acme runs") })
