@@ -83,10 +83,10 @@ func TestPageBehindAProxy(t *testing.T) {
 		{front, "ben", host, nil, http.StatusOK, "ben <span class=\"chip plain\">owner<"},
 		{front, "ben", host, []string{"X-Forwarded-User", "X-Forwarded-Groups"}, http.StatusOK, "ben <span class=\"chip plain\">owner<"},
 		{front, "team-platform", host, nil, http.StatusOK, "<span class=\"chip plain\">owner<"},
-		{front, "", host, []string{"X-Forwarded-User", "X-Forwarded-Groups"}, http.StatusForbidden, "not known here"},
+		{front, "", host, []string{"X-Forwarded-User", "X-Forwarded-Groups"}, http.StatusForbidden, "does not know you"},
 		{front, "anna", "evil.example", nil, http.StatusMisdirectedRequest, "-proxy-host"},
-		{adding, "ben", host, []string{"X-Forwarded-Groups"}, http.StatusForbidden, "not known here"},
-		{adding, "ben", host, []string{"X-Forwarded-User"}, http.StatusForbidden, "not known here"},
+		{adding, "ben", host, []string{"X-Forwarded-Groups"}, http.StatusForbidden, "does not know you"},
+		{adding, "ben", host, []string{"X-Forwarded-User"}, http.StatusForbidden, "does not know you"},
 	} {
 		code, body := asks(t, one.front, "/", one.user, one.host, one.forged...)
 		if text, err := io.ReadAll(body); err != nil || code != one.code || !strings.Contains(string(text), one.says) {
