@@ -3,148 +3,55 @@ package reference
 import (
 	"cmp"
 	"fmt"
-	"math/big"
-	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/test/checker"
+	"github.com/headway-go/headway/test/countapi"
 )
 
-// Spent is what was granted under one rule, by its starts and, of a run, its end.
+// Spent is a grant under one rule: its start, the end of its run, and its units. Units that were refunded are not in it.
 type Spent struct {
 	Start, End int64
 	Units      int64
 }
 
-// Over judges starts by the bound alone that docs/algorithms.md states of the rule: it knows
-// nothing of states, cells, pads or decisions. It returns what is wrong, "" when nothing is. Units
-// that were given back are to be left out.
+// Over asks package checker whether starts kept the bound of a rule. The checker knows neither states nor cells, pads or decisions.
+// Over returns what is wrong, or "".
 func Over(r Rule, list []Spent) string { return OverLate(r, list, 0) }
 
-// OverLate is Over for starts that were seen up to late microseconds nearer to one another than the burst of
-// a token bucket pays for: it then keeps "burst + limit/(per + late) × (t + late)" over any t, which is at most
-// its bound where t is per or longer.
+// OverLate is Over for starts of a token bucket that were seen up to late microseconds closer together than its burst pays for. The
+// bucket then keeps burst + limit/(per + late) × (t + late) in any time t. That is at most its bound if t is per or longer.
 func OverLate(r Rule, list []Spent, late int64) string {
-	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b Spent) int { return cmp.Compare(a.Start, b.Start) })
+	if r.Algorithm != TokenBucket {
+		late = 0
+	}
+	text := fmt.Sprintf("name: r, algorithm: %s, limit: %d, burst: %d, rollover: %d", r.Algorithm, r.Limit, max(1, r.Burst), r.Rollover)
 	switch r.Algorithm {
-	case TokenBucket:
-		return overBucket(r, list, late)
-	case SlidingWindow:
-		return overWindow(r, list)
-	case FixedWindow:
-		if r.OnUse {
-			return overOpened(r, list)
-		}
-		return overPeriods(r, list, func(t int64) int64 { return t / r.Per }, 0)
 	case CalendarQuota:
-		return overPeriods(r, list, func(t int64) int64 { from, _ := r.Begins(t); return from }, r.Rollover)
+		text += fmt.Sprintf(", resets: %q, timezone: %s", r.Resets, cmp.Or(r.Timezone, "UTC"))
 	case Concurrency:
-		return overPlaces(r, list)
+	default:
+		text += fmt.Sprintf(", per: %dµs, opens_on_use: %t", r.Per+late, r.OnUse)
 	}
-	return "no algorithm " + string(r.Algorithm)
-}
-
-// overBucket: at most burst + limit/per × t units start in any time t. Of all times that end with a
-// start, the worst begins where the units before it are fewest for their time.
-func overBucket(r Rule, list []Spent, late int64) string {
-	if r.Limit == 0 {
-		return none(list)
+	limits, err := checker.ParseLimits([]byte("limits: {p: {rules: [{" + text + "}]}}"))
+	if err != nil {
+		return err.Error()
 	}
-	unit := big.NewRat(r.Per+late, r.Limit)
-	full := new(big.Rat).Mul(unit, new(big.Rat).SetInt64(r.Burst))
-	full.Add(full, new(big.Rat).SetInt64(late))
-	// In units of time: the sum of Σc·unit − (s_j − s_i) over i…j must be at most full.
-	sum, least := new(big.Rat), new(big.Rat)
-	for i, s := range list {
-		before := new(big.Rat).Sub(sum, new(big.Rat).SetInt64(s.Start))
-		if i == 0 || before.Cmp(least) < 0 {
-			least = before
-		}
-		sum = new(big.Rat).Add(sum, new(big.Rat).Mul(unit, new(big.Rat).SetInt64(s.Units)))
-		used := new(big.Rat).Sub(sum, new(big.Rat).SetInt64(s.Start))
-		if used.Sub(used, least).Cmp(full) > 0 {
-			return fmt.Sprintf("until the start at %d there were %s of %s units too many for the time", s.Start,
-				used.Sub(used, full).Quo(used, unit).FloatString(6), full.Quo(full, unit).FloatString(3))
-		}
-	}
-	return ""
-}
-
-// overWindow: never more than limit units in any window (u − per, u]. The fullest end with a start.
-func overWindow(r Rule, list []Spent) string {
-	var in, first int64
-	for i, s := range list {
-		in += s.Units
-		for list[first].Start <= s.Start-r.Per {
-			in -= list[first].Units
-			first++
-		}
-		if in > r.Limit {
-			return fmt.Sprintf("%d units in the window that ends with start %d, at %d", in, i, s.Start)
-		}
-	}
-	return ""
-}
-
-// overPeriods: at most limit units in each period, and at most more that the one before left over.
-func overPeriods(r Rule, list []Spent, period func(int64) int64, rollover int64) string {
-	sums := map[int64]int64{}
+	in := checker.Input{Limits: limits, Jitter: time.Duration(late) * time.Microsecond}
 	for _, s := range list {
-		p := period(s.Start)
-		if sums[p] += s.Units; sums[p] > r.Limit+rollover {
-			return fmt.Sprintf("%d units in the period that has %d", sums[p], s.Start)
+		if s.Units == 0 || r.Algorithm == Concurrency && s.End <= s.Start {
+			continue
 		}
-	}
-	return ""
-}
-
-// overOpened: each start is in a window of per, and they do not overlap, and none has more than limit. Where they
-// begin is not known, since what opened them may have been given back. So it is tried how soon the last can end.
-func overOpened(r Rule, list []Spent) string {
-	ends := make([]int64, len(list)+1) // when the windows of the first so many starts end at the soonest
-	for i := range ends {
-		ends[i] = Never
-	}
-	ends[0] = -Never
-	for from, one := range list {
-		if ends[from] == Never { // and so for all that follow
-			break
+		if in.Calls == nil {
+			in.Epoch = time.UnixMicro(s.Start)
 		}
-		units := int64(0)
-		for i, s := range list[from:] {
-			units += s.Units
-			begins := max(ends[from], s.Start-r.Per+1)
-			if units > r.Limit || begins > one.Start {
-				break
-			}
-			ends[from+i+1] = min(ends[from+i+1], begins+r.Per)
-		}
+		since := func(t int64) time.Duration { return time.Duration(t-in.Epoch.UnixMicro()) * time.Microsecond }
+		in.Calls = append(in.Calls, countapi.Call{Scope: "p", Cost: s.Units, Arrived: since(s.Start), Departed: since(max(s.Start, s.End))})
 	}
-	for i, s := range list {
-		if ends[i+1] == Never {
-			return fmt.Sprintf("no windows that have the start at %d, and those before it", s.Start)
-		}
+	report, err := checker.Check(in)
+	if err != nil {
+		return err.Error()
 	}
-	return ""
-}
-
-// overPlaces: at most limit runs hold a place at once.
-func overPlaces(r Rule, list []Spent) string {
-	for _, s := range list {
-		n := int64(0)
-		for _, o := range list {
-			if o.Start <= s.Start && s.Start < o.End {
-				n++
-			}
-		}
-		if n > r.Limit {
-			return fmt.Sprintf("%d runs at %d", n, s.Start)
-		}
-	}
-	return ""
-}
-
-func none(list []Spent) string {
-	if len(list) > 0 {
-		return fmt.Sprintf("a start at %d under a rule that is suspended", list[0].Start)
-	}
-	return ""
+	return strings.Join(report.Violations(), "; ")
 }

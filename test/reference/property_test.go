@@ -151,46 +151,33 @@ func TestDecisionsAreAsThePagesSay(t *testing.T) {
 	}
 }
 
-// A limiter that is wrong where the model is wrong the same way would agree with it. The judge knows
-// the bounds alone: of each it finds one unit too many, and one microsecond too soon.
+// A limiter that is wrong where the model is wrong the same way would agree with it. The judge, package checker, knows the bounds
+// alone: under each algorithm it finds a unit too many, or a microsecond too soon.
 func TestJudgeFindsOneOver(t *testing.T) {
 	t.Parallel()
 	const second = 1_000_000
-	day := every(24 * time.Hour)
+	bucket := Rule{Algorithm: TokenBucket, Limit: 3, Per: second, Burst: 1}
+	onUse := Rule{Algorithm: FixedWindow, Limit: 3, Per: second, OnUse: true}
+	opened := []Spent{{200_000, 0, 1}, {1_199_999, 0, 2}, {1_200_000, 0, 3}}
 	for name, c := range map[string]struct {
-		rule Rule
-		fine []Spent
-		over []Spent // in place of the last
+		rule       Rule
+		before     []Spent
+		fine, over Spent // the next
 	}{
-		"token bucket, a unit": {Rule{Algorithm: TokenBucket, Limit: 10, Per: second, Burst: 5},
-			[]Spent{{0, 0, 5}, {100_000, 0, 1}, {300_000, 0, 2}}, []Spent{{300_000, 0, 3}}},
-		"token bucket, a microsecond": {Rule{Algorithm: TokenBucket, Limit: 3, Per: second, Burst: 1},
-			[]Spent{{0, 0, 1}, {333_334, 0, 1}, {666_668, 0, 1}}, []Spent{{666_667, 0, 1}}},
-		"sliding window, a unit": {Rule{Algorithm: SlidingWindow, Limit: 3, Per: second},
-			[]Spent{{0, 0, 1}, {999_999, 0, 1}, {999_999, 0, 1}}, []Spent{{999_999, 0, 2}}},
-		"sliding window, a microsecond": {Rule{Algorithm: SlidingWindow, Limit: 3, Per: second},
-			[]Spent{{0, 0, 1}, {999_999, 0, 2}, {second, 0, 1}}, []Spent{{999_999, 0, 1}}},
-		"fixed window": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second},
-			[]Spent{{999_999, 0, 3}, {second, 0, 3}}, []Spent{{999_999, 0, 1}}},
-		"window on use, a unit": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second, OnUse: true},
-			[]Spent{{200_000, 0, 1}, {1_199_999, 0, 2}, {1_200_000, 0, 3}}, []Spent{{1_199_999, 0, 1}, {1_200_000, 0, 3}}},
-		"window on use, a microsecond": {Rule{Algorithm: FixedWindow, Limit: 3, Per: second, OnUse: true},
-			[]Spent{{200_000, 0, 1}, {1_199_999, 0, 2}, {1_200_000, 0, 3}, {2_199_999, 0, 0}, {2_200_000, 0, 1}}, []Spent{{2_199_999, 0, 1}}},
-		"calendar": {Rule{Algorithm: CalendarQuota, Limit: 3, Rollover: 2, Begins: day},
-			[]Spent{{0, 0, 3}, {86_400 * second, 0, 5}}, []Spent{{86_400 * second, 0, 6}}},
-		"concurrency": {Rule{Algorithm: Concurrency, Limit: 2},
-			[]Spent{{0, 10, 1}, {5, 20, 1}, {10, 30, 1}}, []Spent{{9, 30, 1}}},
-		"suspended": {Rule{Algorithm: TokenBucket, Per: second, Burst: 1}, nil, []Spent{{0, 0, 1}}},
+		"token bucket":             {bucket, []Spent{{0, 0, 1}, {333_334, 0, 1}}, Spent{666_668, 0, 1}, Spent{666_667, 0, 1}},
+		"sliding window":           {Rule{Algorithm: SlidingWindow, Limit: 3, Per: second}, []Spent{{0, 0, 1}, {999_999, 0, 2}}, Spent{second, 0, 1}, Spent{999_999, 0, 1}},
+		"fixed window":             {Rule{Algorithm: FixedWindow, Limit: 3, Per: second}, []Spent{{999_999, 0, 3}}, Spent{second, 0, 3}, Spent{999_999, 0, 1}},
+		"window on use":            {onUse, opened, Spent{2_200_000, 0, 1}, Spent{2_199_999, 0, 1}},
+		"calendar":                 {Rule{Algorithm: CalendarQuota, Limit: 3, Rollover: 2, Resets: "0 0 * * *"}, []Spent{{0, 0, 3}}, Spent{86_400 * second, 0, 5}, Spent{86_400 * second, 0, 6}},
+		"concurrency":              {Rule{Algorithm: Concurrency, Limit: 2}, []Spent{{0, 10, 1}, {5, 20, 1}}, Spent{10, 30, 1}, Spent{9, 30, 1}},
+		"suspended: none, and one": {Rule{Algorithm: TokenBucket, Per: second, Burst: 1}, nil, Spent{}, Spent{0, 0, 1}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if fault := Over(c.rule, c.fine); fault != "" {
-				t.Errorf("what is just within the bound is objected to: %s", fault)
-			}
-			if fault := Over(c.rule, append(slices.Clone(c.fine[:max(0, len(c.fine)-1)]), c.over...)); fault == "" {
-				t.Error("what is just over the bound is not found")
-			}
-		})
+		if fault := Over(c.rule, append(slices.Clone(c.before), c.fine)); fault != "" {
+			t.Errorf("%s: what is just within the bound is objected to: %s", name, fault)
+		}
+		if fault := Over(c.rule, append(slices.Clone(c.before), c.over)); fault == "" {
+			t.Errorf("%s: what is just over the bound is not found", name)
+		}
 	}
 }
 

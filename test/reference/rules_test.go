@@ -32,7 +32,8 @@ func (h *history) add(r policy.Rule, level int) {
 	}
 	h.rules = append(h.rules, bounded{r, level, Rule{
 		Algorithm: Algorithm(r.Algorithm), Limit: r.Limit, Per: r.Per.Microseconds(), Burst: r.Burst, Margin: r.Margin.Microseconds(),
-		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, OnUse: r.OpensOnUse, Begins: begins[resets],
+		Lease: r.Lease.Microseconds(), Rollover: r.Rollover, Spread: r.Spread, OnUse: r.OpensOnUse,
+		Begins: begins[resets], Resets: resets[0], Timezone: resets[1],
 	}})
 }
 
