@@ -14,7 +14,7 @@ import (
 
 const (
 	masters  = 3
-	allSlots = lastSlot + 1
+	allSlots = 16384
 
 	// moveBatch is how many keys go over in one command while a slot moves.
 	moveBatch = 100

@@ -20,40 +20,6 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 var ctx = context.Background()
 
-func TestClientsShareOnePrivateServer(t *testing.T) {
-	t.Parallel()
-	prefix := redistest.Prefix(t)
-	if err := redistest.Client(t).Set(ctx, prefix, "x", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if got := redistest.Client(t).Get(ctx, prefix).Val(); got != "x" {
-		t.Errorf("second client reads %q, want what the first wrote", got)
-	}
-	if redistest.Addr() != redistest.Shared(t).Addr() || strings.HasSuffix(redistest.Addr(), ":6379") {
-		t.Errorf("Addr() = %q", redistest.Addr())
-	}
-	save := redistest.Client(t).ConfigGet(ctx, "save").Val()["save"]
-	aof := redistest.Client(t).ConfigGet(ctx, "appendonly").Val()["appendonly"]
-	if save != "" || aof != "no" {
-		t.Errorf("save %q, appendonly %q: want nothing kept on disk", save, aof)
-	}
-}
-
-func TestClusterSpreadsSlotsAndRefusesCrossSlot(t *testing.T) {
-	t.Parallel()
-	c, prefix := redistest.Cluster(t), redistest.Prefix(t)
-	if err := c.Set(ctx, prefix, "x", time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	err := c.Eval(ctx, "return 1", []string{prefix + "{a}", prefix + "{b}"}).Err()
-	if err == nil || !strings.Contains(err.Error(), "CROSSSLOT") {
-		t.Errorf("two slots in one script: %v, want CROSSSLOT", err)
-	}
-	if err := c.Eval(ctx, "return 1", []string{prefix + "1{a}", prefix + "2{a}"}).Err(); err != nil {
-		t.Errorf("one slot: %v", err)
-	}
-}
-
 func TestUserTouchesOnlyItsKeys(t *testing.T) {
 	t.Parallel()
 	prefix := redistest.Prefix(t)

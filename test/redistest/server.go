@@ -302,7 +302,7 @@ func formCluster(ctx context.Context, c *redis.Client) error {
 	case err != nil:
 		return err
 	case strings.Contains(info, "cluster_slots_assigned:0\r\n"):
-		return errors.Join(c.ClusterAddSlotsRange(ctx, 0, 16383).Err(), errors.New("slots just assigned"))
+		return errors.Join(c.ClusterAddSlotsRange(ctx, 0, allSlots-1).Err(), errors.New("slots just assigned"))
 	case !strings.Contains(info, "cluster_state:ok"):
 		return errors.New("cluster state is not ok")
 	}
