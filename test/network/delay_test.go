@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/redistest"
 )
+
+// bound is how long a test waits for what must happen.
+var bound = redistest.Stretch(2 * time.Minute)
 
 // "All of it holds with Redis 20 ms away as beside it": nothing is lost, and nothing over
 // a limit at the API, also where the way takes a quarter more or less each time.

@@ -47,7 +47,7 @@ func TestConnectionsAreCut(t *testing.T) {
 	s.perfect(lost)
 }
 
-// Every 50th reply is lost: Redis has done what it was asked, and nobody is told.
+// Every 50th reply is lost: Redis has done what it was asked, and no worker knows.
 func TestRepliesAreLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -139,8 +139,8 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// LoseReplies loses every n-th reply of the server, of all connections together: the
-// server has done what it was asked, the reply never comes, and the connection is
+// LoseReplies loses every n-th piece that the server sends, of all connections together: the
+// server has done what it was asked, the reply or its rest never comes, and the connection is
 // closed. 0 loses none.
 func (p *Proxy) LoseReplies(n int) {
 	p.mu.Lock()
@@ -195,7 +195,7 @@ func (p *Proxy) add(l net.Listener, k *link) {
 	}
 	p.links[k] = true
 	up := pump{proxy: p, link: k, from: k.client, to: k.server}
-	down := pump{proxy: p, link: k, from: k.server, to: k.client, replies: &replyScanner{}}
+	down := pump{proxy: p, link: k, from: k.server, to: k.client, replies: true}
 	var both sync.WaitGroup
 	both.Go(up.run)
 	both.Go(down.run)
@@ -219,7 +219,7 @@ func (p *Proxy) arrival() time.Time {
 	return time.Now().Add(d)
 }
 
-// loses counts a reply and tells whether it is lost.
+// loses counts a reply and reports whether it is lost.
 func (p *Proxy) loses() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,7 +268,7 @@ type pump struct {
 	proxy    *Proxy
 	link     *link
 	from, to net.Conn
-	replies  *replyScanner // nil in the direction of requests
+	replies  bool // it carries what the server sends
 }
 
 // piece is what came in one read.
@@ -309,8 +309,8 @@ func (m *pump) read(pieces chan<- piece) {
 		if err != nil {
 			one.ends = closes
 		}
-		if at, lost := m.firstLost(one.data); lost {
-			one.data, one.ends = one.data[:at], breaks
+		if n > 0 && m.replies && m.proxy.loses() {
+			one.data, one.ends = nil, breaks
 		}
 		if one.arrives.Before(last) {
 			one.arrives = last // bytes keep their order
@@ -322,19 +322,6 @@ func (m *pump) read(pieces chan<- piece) {
 			return
 		}
 	}
-}
-
-// firstLost returns where in data the first reply begins that is lost.
-func (m *pump) firstLost(data []byte) (at int, lost bool) {
-	if m.replies == nil {
-		return 0, false
-	}
-	for _, at := range m.replies.starts(data) {
-		if m.proxy.loses() {
-			return at, true
-		}
-	}
-	return 0, false
 }
 
 // write passes pieces on when they arrive.
