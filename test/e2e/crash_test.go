@@ -166,34 +166,6 @@ func (s *site) leasesEnd(held []string) {
 	})
 }
 
-// rescued waits until n tasks have arrived, and has asynq bring back those that
-// were handed to nobody; it returns their ids. A worker renews the leases of what
-// it has, so a lease that is over is nobody's.
-func (s *site) rescued(n int) (orphans []string) {
-	s.Helper()
-	redistest.WaitAsking(s.T, fmt.Sprintf("%d tasks to arrive", n), 2*bound, func() bool {
-		found := slices.DeleteFunc(s.overdue(), func(id string) bool { return slices.Contains(orphans, id) })
-		if len(found) > 0 {
-			orphans = append(orphans, found...)
-			s.leasesEnd(found)
-			s.worker() // it looks for such tasks when it starts
-		}
-		s.wake()
-		return s.succeeded() >= n
-	})
-	return orphans
-}
-
-// overdue returns the ids whose leases are over.
-func (s *site) overdue() []string {
-	s.Helper()
-	ids, err := s.rdb.ZRangeArgs(context.Background(), redis.ZRangeArgs{
-		Key: leases, ByScore: true, Start: "-inf", Stop: time.Now().Unix(),
-	}).Result()
-	must(s, err)
-	return ids
-}
-
 // wake brings back at once what asynq has taken from a dead worker: such a task
 // waits as one that failed does, and nobody minds when it is woken early.
 func (s *site) wake() {
@@ -205,38 +177,6 @@ func (s *site) wake() {
 			_ = s.inspector.RunTask("default", task.ID) // it may have gone meanwhile
 		}
 	}
-}
-
-// Redis is killed twice in mid-run, and comes back with what it had written down
-// for every command: nothing is lost, and nothing is over a limit. It waits for
-// the disk at every command, and some disks are slow.
-//
-// A Redis that dies between handing a task out and telling so has handed it to
-// nobody: asynq brings it back as that of a dead worker, and counts a failure.
-// Then the test takes a little more than a minute.
-func TestRedisRestarts(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, crash, redistest.Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}})
-	const n, workers = 120, 2
-	for range workers {
-		s.worker()
-	}
-	s.enqueue(0, s.lines(n, func(i int) task {
-		return task{Scope: "p/x", MaxRetry: 2 * (i % 2), Query: "?latency=20ms"}
-	}))
-	kills := []int{n / 4, n / 2}
-	for _, after := range kills {
-		s.until(after)
-		s.redis.Kill9()
-		s.redis.Restart(t)
-	}
-	orphans := s.rescued(n)
-	t.Logf("%d tasks were handed to nobody", len(orphans))
-	// A worker asks for one task at a time.
-	if len(orphans) > workers*len(kills) {
-		t.Errorf("%d workers and %d kills left %d tasks to nobody: %q", workers, len(kills), len(orphans), orphans)
-	}
-	s.perfectBut(len(orphans))
 }
 
 // "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks

@@ -12,7 +12,8 @@ import (
 )
 
 // "Flow is back within ten seconds of Redis, nothing is lost and nothing is over a limit":
-// one server that stops and goes on, with all that it had.
+// one server that stops and goes on, with all that it had. One that dies writes each command to
+// disk before it answers.
 func TestServerFaults(t *testing.T) {
 	t.Parallel()
 	for name, strike := range map[string]func(*testing.T, *redistest.Server){
@@ -31,6 +32,12 @@ func TestServerFaults(t *testing.T) {
 			lasts(sized(2*time.Second, 5*time.Second))
 			do(t, s, "REPLICAOF", "NO", "ONE")
 		},
+		"dies twice": func(t *testing.T, s *redistest.Server) {
+			for range 2 {
+				s.Kill9()
+				s.Restart(t)
+			}
+		},
 		"is full": func(t *testing.T, s *redistest.Server) {
 			do(t, s, "CONFIG", "SET", "maxmemory", "1")
 			lasts(sized(2*time.Second, 5*time.Second))
@@ -42,7 +49,11 @@ func TestServerFaults(t *testing.T) {
 			if name == "freezes for long" && !full {
 				t.Skip("takes half a minute; make faults runs it")
 			}
-			server := redistest.NewServer(t)
+			options := redistest.Options{}
+			if name == "dies twice" {
+				options.Args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+			}
+			server := redistest.NewServer(t, options)
 			s := newSite(t, single{server}, plainNames, sized(200, 600))
 			s.under()
 			strike(t, server)
@@ -53,30 +64,19 @@ func TestServerFaults(t *testing.T) {
 	}
 }
 
-// "A server that forgets its scripts or cuts connections does not hold tasks up."
+// "A server that forgets its scripts does not hold tasks up." That cut connections do not is TestConnectionsAreCut of test/network.
 func TestServerNuisances(t *testing.T) {
 	t.Parallel()
-	for name, nuisance := range map[string]struct {
-		every  time.Duration
-		strike []any
-	}{
-		"forgets its scripts": {100 * time.Millisecond, []any{"SCRIPT", "FLUSH"}},
-		"cuts connections":    {time.Second, []any{"CLIENT", "KILL", "TYPE", "normal"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.NewServer(t)
-			s := newSite(t, single{server}, plainNames, sized(200, 600))
-			s.under()
-			began := s.ours.now()
-			for range int(sized(2*time.Second, 6*time.Second) / nuisance.every) {
-				do(t, server, nuisance.strike...)
-				lasts(nuisance.every)
-			}
-			s.flows(began)
-			s.judge(0, false)
-		})
+	server := redistest.NewServer(t)
+	s := newSite(t, single{server}, plainNames, sized(200, 600))
+	s.under()
+	began := s.ours.now()
+	for range sized(20, 60) {
+		do(t, server, "SCRIPT", "FLUSH")
+		lasts(100 * time.Millisecond)
 	}
+	s.flows(began)
+	s.judge(0, false)
 }
 
 // do has a server obey a command over a connection that is not the test's own.
@@ -94,15 +94,20 @@ func TestSentinelFailover(t *testing.T) {
 	set := redistest.NewSentinel(t)
 	s := newSite(t, set, plainNames, sized(200, 600))
 	s.under()
-	master := set.Master()
+	s.failover(set.Master(), func() { set.WaitReplica(t) })
+}
+
+// failover kills a master, restarts it when tasks flow again, and judges when the servers are whole again.
+func (s *site) failover(master *redistest.Server, waitWhole func()) {
+	s.Helper()
 	struck := s.ours.now()
 	master.Kill9()
 	s.takesWrites()
 	back := s.ours.now()
-	t.Logf("Redis took writes again %v after its master was killed", back-struck)
+	s.Logf("Redis took writes again %v after a master was killed", back-struck)
 	s.flows(back)
-	master.Restart(t)
-	set.WaitReplica(t)
+	master.Restart(s.T)
+	waitWhole()
 	s.judge(struck, true)
 	s.forgot()
 }
@@ -116,22 +121,8 @@ func TestClusterFailover(t *testing.T) {
 			if of == "queue" && !full {
 				t.Skip("make faults runs it")
 			}
-			set := redistest.NewCluster(t)
-			called := apart(set)
-			s := newSite(t, set, called, sized(200, 600))
-			s.under()
-			key := map[string]string{"provider": "{" + called.provider + "}", "queue": "{" + called.ours + "}"}[of]
-			master := set.Owner(key)
-			struck := s.ours.now()
-			master.Kill9()
-			s.takesWrites()
-			back := s.ours.now()
-			t.Logf("Redis took writes again %v after a master was killed", back-struck)
-			s.flows(back)
-			master.Restart(t)
-			set.WaitWhole(t)
-			s.judge(struck, true)
-			s.forgot()
+			s, set, key := newClusterSite(t, of)
+			s.failover(set.Owner(key), func() { set.WaitWhole(t) })
 		})
 	}
 }
@@ -147,11 +138,7 @@ func TestSlotMoves(t *testing.T) {
 				if !full && (of == "queue" || name != "slowly") {
 					t.Skip("make faults runs it")
 				}
-				set := redistest.NewCluster(t)
-				called := apart(set)
-				s := newSite(t, set, called, sized(200, 600))
-				s.under()
-				key := map[string]string{"provider": "{" + called.provider + "}", "queue": "{" + called.ours + "}"}[of]
+				s, set, key := newClusterSite(t, of)
 				move := set.BeginMove(t, key)
 				began := s.ours.now()
 				lasts(open)
@@ -163,6 +150,16 @@ func TestSlotMoves(t *testing.T) {
 			})
 		}
 	}
+}
+
+// newClusterSite returns a site under load on a cluster, and the hash tag of its provider or its queue.
+func newClusterSite(t *testing.T, of string) (s *site, set *redistest.ClusterSet, key string) {
+	t.Helper()
+	set = redistest.NewCluster(t)
+	called := apart(set)
+	s = newSite(t, set, called, sized(200, 600))
+	s.under()
+	return s, set, map[string]string{"provider": "{" + called.provider + "}", "queue": "{" + called.ours + "}"}[of]
 }
 
 // apart returns names whose slots are not all one master's: the provider has one, and the
