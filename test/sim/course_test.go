@@ -64,10 +64,7 @@ func run(t *testing.T, rules string, test func(c *course)) {
 		}
 		c.lag = 200 * time.Microsecond
 		test(c)
-		for _, p := range c.workers {
-			p.server.Shutdown()
-			_ = p.rdb.Close()
-		}
+		c.stop()
 		<-time.After(time.Second) // replies that a hook still holds up
 	})
 }

@@ -18,17 +18,11 @@ func (w *world) fault() {
 	case 0: // a worker is killed
 		w.kill()
 	case 1: // a worker is restarted
-		p := w.workers[0]
+		w.workers[0].stop()
 		w.workers = w.workers[1:]
-		p.server.Shutdown()
-		_ = p.rdb.Close()
 		w.start()
 	case 2: // everything is away for a while
-		for _, p := range w.workers {
-			p.server.Shutdown()
-			_ = p.rdb.Close()
-		}
-		w.workers = nil
+		w.stop()
 		<-time.After(time.Duration(w.random.IntN(3600)) * time.Second)
 		w.start()
 		w.start()
@@ -139,8 +133,5 @@ func (p *process) die() {
 	for _, c := range p.conns {
 		_ = c.Close()
 	}
-	go func() {
-		p.server.Shutdown() // which reaches nobody
-		_ = p.rdb.Close()
-	}()
+	go p.stop() // which does not reach Redis
 }

@@ -125,6 +125,7 @@ func newWorld(t *testing.T, seed uint64, limits string) *world {
 	must(t, err)
 	w.admin = w.connect(nil)
 	t.Cleanup(func() { _ = w.admin.Close() })
+	t.Cleanup(w.stop)
 	w.client = queue.NewClient(w.admin, queue.ClientConfig{Limiter: w.limiter(w.admin)})
 	w.plain = asynq.NewClientFromRedisClient(w.admin)
 	w.looks = asynq.NewInspectorFromRedisClient(w.admin)
@@ -209,6 +210,20 @@ func (p *process) serve(cfg worker.MiddlewareConfig, serving asynq.Config, handl
 	must(p.w, p.server.Start(handler))
 }
 
+// stop ends all workers. A test must not end without it, not even one that fails: no time passes in its bubble from then on, and
+// a worker that still runs is a deadlock, which ends the program before the failure is reported.
+func (w *world) stop() {
+	for _, p := range w.workers {
+		p.stop()
+	}
+	w.workers = nil
+}
+
+func (p *process) stop() {
+	p.server.Shutdown()
+	_ = p.rdb.Close()
+}
+
 // run is the handler: a call that takes a while and seldom fails.
 func (p *process) run(ctx context.Context, task *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
@@ -264,10 +279,7 @@ func (w *world) day() {
 		w.start()
 	}
 	w.settle()
-	for _, p := range w.workers {
-		p.server.Shutdown()
-		_ = p.rdb.Close()
-	}
+	w.stop()
 	w.judge()
 }
 
