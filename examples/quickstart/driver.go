@@ -35,7 +35,7 @@ type driver struct {
 	reported *checker.Report                            // what was printed while the page stays open
 
 	metrics string // worker's host:port, once it has said where it listens
-	pickUps map[string]float64
+	pickUps float64
 }
 
 // drive runs everything until all ids have arrived, nothing moves any more or
@@ -217,17 +217,13 @@ func (d *driver) endWorker(worker *child) error {
 	return nil
 }
 
-// scrape reads worker's pick-ups, by scope at every level and in all.
-func (d *driver) scrape(ctx context.Context) (map[string]float64, error) {
+// scrape reads worker's pick-ups.
+func (d *driver) scrape(ctx context.Context) (float64, error) {
 	text, err := fetch(ctx, "http://"+d.metrics+"/metrics")
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	byQueue, err := pickUps(text)
-	if err != nil {
-		return nil, err
-	}
-	return byScope(byQueue, d.in.Tasks), nil
+	return pickUps(text)
 }
 
 // check judges what has arrived so far.

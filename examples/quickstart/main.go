@@ -96,7 +96,7 @@ func run(ctx context.Context, listen listener, args []string, stdout, stderr io.
 const legend = `
 units: what the calls cost. worst: the most in any one window, or at once, of what is allowed.
 used: how much of the limit was used while tasks waited; a margin of limits.yaml takes its part of it.
-pick-ups: how often a worker took each task, more on a busy machine. lost: tasks that never arrived.
+lost: tasks that never arrived. pick-ups a task: how often a worker took each, more on a busy machine.
 `
 
 // write prints what came of it, in words first where all is well, then by scope and rule.

@@ -96,54 +96,52 @@ type Input struct {
 	// Jitter is how much later than it started a call may have been seen.
 	// Defaults to 0.
 	Jitter time.Duration
-	// PickUps is how often workers took tasks from the queue, by scope at any
-	// level, and under "" for all of them. Defaults to not known.
-	PickUps map[string]float64
+	// PickUps is how often workers took tasks from the queue. Defaults to not known.
+	PickUps float64
 }
 
 // Row is one rule at one scope.
 type Row struct {
-	Scope     string        `json:"scope"`
-	Rule      string        `json:"rule"`
-	Algorithm string        `json:"algorithm"`
-	Limit     int64         `json:"limit"`
-	Burst     int64         `json:"burst,omitempty"`
-	Per       time.Duration `json:"per_ns,omitempty"`
-	Resets    string        `json:"resets,omitempty"` // of a calendar
-	Unit      string        `json:"unit,omitempty"`   // but for requests
-	Active    string        `json:"active,omitempty"` // its hours
+	Scope     string
+	Rule      string
+	Algorithm string
+	Limit     int64
+	Burst     int64
+	Per       time.Duration
+	Resets    string // of a calendar
+	Unit      string // but for requests
+	Active    string // its hours
 
-	Calls    int           `json:"calls"`
-	Units    int64         `json:"units"`
-	Worst    int64         `json:"worst"`       // most units seen in one window of per, or beyond those left over in a period, or calls at once
-	WorstAt  time.Duration `json:"worst_at_ns"` // when that window began
-	Bound    int64         `json:"bound"`       // what Worst may be: limit, for a token-bucket burst + limit
-	Judged   int64         `json:"judged"`      // Worst with the jitter allowed for
-	Excess   *float64      `json:"excess_units,omitempty"`
-	Exceeded bool          `json:"exceeded"`
-	Used     *float64      `json:"used,omitempty"` // share of the quota, 0 to 1; see the package
+	Calls    int
+	Units    int64
+	Worst    int64         // most units seen in one window of per, or beyond those left over in a period, or calls at once
+	WorstAt  time.Duration // when that window began
+	Bound    int64         // what Worst may be: limit, for a token-bucket burst + limit
+	Judged   int64         // Worst with the jitter allowed for
+	Excess   *float64
+	Exceeded bool
+	Used     *float64 // share of the quota, 0 to 1; see the package
 
-	Tasks   int      `json:"tasks"`              // ids that should have arrived here, or did where that is not known
-	Lost    int      `json:"lost"`               // of them, ids that never arrived with success
-	PickUps *float64 `json:"pick_ups,omitempty"` // a task, where known
+	Tasks int // ids that should have arrived here, or did where that is not known
+	Lost  int // of them, ids that never arrived with success
 }
 
 // Report is the outcome of a check.
 type Report struct {
-	Rows  []Row `json:"rows"` // by scope, then in the file's order
-	Calls int   `json:"calls"`
-	Tasks int   `json:"tasks"`
+	Rows  []Row // by scope, then in the file's order
+	Calls int
+	Tasks int
 
-	Unmatched  []string `json:"unmatched"`   // scopes that were called and meet no rule under deny
-	Paused     []string `json:"paused"`      // scopes that were called while they were paused
-	Lost       []string `json:"lost"`        // ids that never arrived with success
-	Duplicates []string `json:"duplicates"`  // ids that arrived with success more than once
-	Unknown    []string `json:"unknown"`     // ids that arrived and are no task; "" is a call without one
-	Mismatched []string `json:"mismatched"`  // ids that arrived under another scope or cost than their task's
-	OverBudget []string `json:"over_budget"` // ids that arrived more often than 1 + max_retry
+	Unmatched  []string // scopes that were called and meet no rule under deny
+	Paused     []string // scopes that were called while they were paused
+	Lost       []string // ids that never arrived with success
+	Duplicates []string // ids that arrived with success more than once
+	Unknown    []string // ids that arrived and are no task; "" is a call without one
+	Mismatched []string // ids that arrived under another scope or cost than their task's
+	OverBudget []string // ids that arrived more often than 1 + max_retry
 
-	PickUps *float64      `json:"pick_ups,omitempty"` // a task, over all
-	Jitter  time.Duration `json:"jitter_ns"`
+	PickUps *float64 // a task, over all
+	Jitter  time.Duration
 }
 
 // Exceeded says whether any limit was exceeded, a call of a scope without
@@ -268,8 +266,8 @@ func (r *Report) follow(in Input, calls []countapi.Call, tasks []Task) {
 		slices.Sort(*ids)
 		*ids = slices.Compact(*ids)
 	}
-	if n, ok := in.PickUps[""]; ok && len(tasks) > 0 {
-		a := n / float64(len(tasks))
+	if in.PickUps > 0 && len(tasks) > 0 {
+		a := in.PickUps / float64(len(tasks))
 		r.PickUps = &a
 	}
 }
@@ -417,10 +415,6 @@ func (g *group) row(in Input) Row {
 	if judged.excess != nil {
 		f, _ := judged.excess.Float64()
 		row.Excess = &f
-	}
-	if n, ok := in.PickUps[g.scope]; ok && g.tasks > 0 {
-		a := n / float64(g.tasks)
-		row.PickUps = &a
 	}
 	return row
 }

@@ -69,7 +69,7 @@ func some(ids []string) string {
 // String is the report for people: a line for each scope and rule, one for the
 // whole, and what is wrong.
 func (r *Report) String() string {
-	rows := [][]string{{"scope", "rule", "algorithm", "limit", "calls", "units", "worst", "used", "pick-ups", "lost", ""}}
+	rows := [][]string{{"scope", "rule", "algorithm", "limit", "calls", "units", "worst", "used", "lost", ""}}
 	for _, row := range r.Rows {
 		rows = append(rows, row.cells())
 	}
@@ -109,7 +109,7 @@ func (row Row) cells() []string {
 	return []string{
 		row.Scope, row.Rule, row.Algorithm, limit, fmt.Sprint(row.Calls), fmt.Sprint(row.Units),
 		fmt.Sprintf("%d of %d", row.Worst, row.Bound), number("%.1f%%", row.Used, 100),
-		number("%.2f", row.PickUps, 1), fmt.Sprint(row.Lost), note,
+		fmt.Sprint(row.Lost), note,
 	}
 }
 
