@@ -12,6 +12,7 @@ package main
 //go:generate sh -c "go run ./gen > tasks.ndjson"
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -184,11 +185,19 @@ func demo(ctx context.Context, listen listener, cfg config, stdout, stderr io.Wr
 
 // load reads what the checker needs to know beforehand.
 func load(cfg config) (checker.Input, error) {
-	limits, err := checker.LoadLimits(filepath.Join(cfg.dir, "limits.yaml"))
+	text, err := os.ReadFile(filepath.Join(cfg.dir, "limits.yaml"))
 	if err != nil {
 		return checker.Input{}, fmt.Errorf("%w\ntry: run make demo in the repository's root, or name the directory with -dir", err)
 	}
-	tasks, err := checker.LoadTasks(filepath.Join(cfg.dir, "tasks.ndjson"))
+	limits, err := checker.ParseLimits(text)
+	if err != nil {
+		return checker.Input{}, err
+	}
+	text, err = os.ReadFile(filepath.Join(cfg.dir, "tasks.ndjson"))
+	if err != nil {
+		return checker.Input{}, err
+	}
+	tasks, err := checker.ReadTasks(bytes.NewReader(text))
 	if err != nil {
 		return checker.Input{}, err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,19 +65,6 @@ type rule struct {
 type bound struct {
 	scope string
 	rule  rule
-}
-
-// LoadLimits reads a limits.yaml from disk.
-func LoadLimits(path string) (*Limits, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("checker: %w", err)
-	}
-	l, err := ParseLimits(data)
-	if err != nil {
-		return nil, fmt.Errorf("%w (in %s)", err, path)
-	}
-	return l, nil
 }
 
 // ParseLimits reads the text of a limits.yaml. It refuses whatever it does not

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 )
 
 // Violations returns a sentence for each thing that is wrong; none when OK.
@@ -69,12 +69,13 @@ func some(ids []string) string {
 // String is the report for people: a line for each scope and rule, one for the
 // whole, and what is wrong.
 func (r *Report) String() string {
-	rows := [][]string{{"scope", "rule", "algorithm", "limit", "calls", "units", "worst", "used", "lost", ""}}
-	for _, row := range r.Rows {
-		rows = append(rows, row.cells())
-	}
 	var b strings.Builder
-	align(&b, rows)
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "scope\trule\talgorithm\tlimit\tcalls\tunits\tworst\tused\tlost\t")
+	for _, row := range r.Rows {
+		fmt.Fprintln(table, strings.Join(row.cells(), "\t"))
+	}
+	_ = table.Flush() // a Builder takes all
 	fmt.Fprintf(&b, "\n%d calls, %d tasks, pick-ups a task %s, lost %d, twice %d\n",
 		r.Calls, r.Tasks, number("%.2f", r.PickUps, 1), len(r.Lost), len(r.Duplicates))
 	for _, v := range r.Violations() {
@@ -130,28 +131,4 @@ func number(format string, f *float64, times float64) string {
 		return "-"
 	}
 	return fmt.Sprintf(format, *f*times)
-}
-
-// align writes rows in columns: words to the left, figures (from the fifth
-// column to the last but one) to the right.
-func align(b *strings.Builder, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i >= 4 && i < len(row)-1 {
-				cell = pad + cell
-			} else {
-				cell += pad
-			}
-			line.WriteString(cell + "  ")
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 )
 
 // Task is what the checker needs to know of a line of tasks.
@@ -17,16 +16,6 @@ type Task struct {
 	Cost     int64            // requests, where it costs by unit
 	Costs    map[string]int64 // by unit; nil where Cost is all
 	MaxRetry int
-}
-
-// LoadTasks reads a file of tasks from disk.
-func LoadTasks(path string) ([]Task, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("checker: %w", err)
-	}
-	defer f.Close()
-	return ReadTasks(f)
 }
 
 // ReadTasks reads tasks as "enqueue batch" takes them, one JSON object a line.

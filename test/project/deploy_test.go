@@ -9,9 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/headway-go/headway/throttle/limitsyaml"
-	"github.com/headway-go/headway/worker/metrics"
-	"github.com/prometheus/client_golang/prometheus"
 	"io"
 	"os"
 	"os/exec"
@@ -20,6 +17,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/worker/metrics"
 )
 
 const deploy = "examples/deploy"

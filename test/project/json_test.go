@@ -6,15 +6,6 @@ import (
 
 	"encoding/json"
 	"fmt"
-	"github.com/headway-go/headway/test/programs"
-	"github.com/headway-go/headway/test/redistest"
-	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
-	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
-	"github.com/headway-go/headway/throttle/usage"
-	"github.com/headway-go/headway/worker/control"
-	"github.com/headway-go/headway/worker/events"
 	"io"
 	"maps"
 	"net/http"
@@ -26,6 +17,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/headway-go/headway/test/programs"
+	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
+	"github.com/headway-go/headway/worker/events"
 )
 
 // redisAt is a client of the Redis of a URL, for the time of a test.

@@ -2,14 +2,10 @@ package project
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/queue/schedule"
-	"github.com/headway-go/headway/test/programs"
-	"github.com/headway-go/headway/throttle/limitsyaml"
-	userspage "github.com/headway-go/headway/worker/page"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -17,6 +13,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/queue/schedule"
+	"github.com/headway-go/headway/test/programs"
+	"github.com/headway-go/headway/throttle/limitsyaml"
+	userspage "github.com/headway-go/headway/worker/page"
 )
 
 // root is the repository's, from this directory.
@@ -117,24 +119,6 @@ func (p page) prose() string {
 	return strings.Join(lines, "\n")
 }
 
-// checkedLanguages are those that a test of this package reads. "text" is what
-// programs print, and is not checked.
-var checkedLanguages = map[string]bool{"go": true, "yaml": true, "json": true, "ndjson": true, "sh": true, "text": true}
-
-func TestEveryBlockHasALanguage(t *testing.T) {
-	t.Parallel()
-	for _, p := range pages(t) {
-		for _, b := range p.blocks {
-			if !checkedLanguages[b.info] {
-				t.Errorf("%s:%d: a block of %q: no test reads it", b.path, b.line, b.info)
-			}
-		}
-		if strings.Count(p.text, "```")%2 != 0 {
-			t.Errorf("%s: a block is not closed", p.path)
-		}
-	}
-}
-
 var (
 	testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*`)
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)[A-Z]\w*)\(`)
@@ -165,12 +149,28 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 }
 
-// Every YAML block is a policy that the limiter takes, a file of schedules or of users, or what TestDeploy, TestKubernetes or
-// TestLimitsConvert reads.
-func TestYAMLBlocks(t *testing.T) {
+// Each block is in a language that a test of this package reads, or "text": what programs print. A YAML block is a policy that the
+// limiter takes, a file of schedules or of users, or what TestDeploy, TestKubernetes or TestLimitsConvert reads. An NDJSON block is
+// tasks that enqueue batch takes, and a JSON block is objects, one a line or one over many.
+func TestBlocks(t *testing.T) {
 	t.Parallel()
-	for _, b := range blocks(t, "yaml") {
-		var err error
+	for _, p := range pages(t) {
+		if strings.Count(p.text, "```")%2 != 0 {
+			t.Errorf("%s: a block is not closed", p.path)
+		}
+		for _, b := range p.blocks {
+			if err := b.read(t); err != nil {
+				t.Errorf("%s:%d: %v", b.path, b.line, err)
+			}
+		}
+	}
+}
+
+func (b block) read(t *testing.T) (err error) {
+	t.Helper()
+	switch b.info {
+	case "go", "sh", "text": // TestGoBlocks, TestShownCode, TestShellBlocks
+	case "yaml":
 		switch {
 		case isManifest(b) || strings.HasPrefix(b.text, "# tree.yaml\n") || strings.HasPrefix(b.text, "groups:"):
 		case strings.HasPrefix(b.text, "schedules:"):
@@ -180,37 +180,19 @@ func TestYAMLBlocks(t *testing.T) {
 		default:
 			_, err = limitsyaml.Parse("", []byte(b.text))
 		}
-		if err != nil {
-			t.Errorf("%s:%d: %v", b.path, b.line, err)
-		}
-	}
-}
-
-// Every NDJSON block is tasks that enqueue batch takes.
-func TestNDJSONBlocks(t *testing.T) {
-	t.Parallel()
-	for _, b := range blocks(t, "ndjson") {
+	case "ndjson":
 		for e := range queue.NewReader(strings.NewReader(b.text)).All() {
-			if e.Err != nil {
-				t.Errorf("%s:%d: %v", b.path, b.line+e.Line, e.Err)
-			}
+			err = errors.Join(err, e.Err)
 		}
-	}
-}
-
-// Every JSON block is objects, one a line or one over many.
-func TestJSONBlocks(t *testing.T) {
-	t.Parallel()
-	for _, b := range blocks(t, "json") {
+	case "json":
 		dec := json.NewDecoder(strings.NewReader(b.text))
-		for dec.More() {
-			var v map[string]any
-			if err := dec.Decode(&v); err != nil {
-				t.Errorf("%s:%d: %v", b.path, b.line, err)
-				break
-			}
+		for err == nil && dec.More() {
+			err = dec.Decode(&map[string]any{})
 		}
+	default:
+		err = fmt.Errorf("no test reads a block of %q", b.info)
 	}
+	return err
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -117,7 +118,7 @@ func TestMissingRedisFailsWithAHint(t *testing.T) {
 
 func TestServerDiesWithAKilledTestBinary(t *testing.T) {
 	t.Parallel()
-	if !diesWithParent {
+	if runtime.GOOS != "linux" {
 		t.Skip("no parent-death signal here")
 	}
 	cmd := child(t)

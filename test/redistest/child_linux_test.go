@@ -1,3 +1,0 @@
-package redistest_test
-
-const diesWithParent = true

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package redistest_test
-
-const diesWithParent = false
