@@ -107,8 +107,7 @@ type world struct {
 	workers []*process
 	made    int
 	pauses  []pausing
-	spent   []*spending // runs of provider u
-	kept    []*spending // of them, those of which somebody will hear
+	kept    []kept // runs of provider u
 
 	limiters []*throttle.Limiter // of all processes, those that have ended included
 }
@@ -234,7 +233,7 @@ func (p *process) run(ctx context.Context, task *asynq.Task) error {
 	w := p.w
 	began := time.Since(w.began)
 	if ofUnits(spec.Scope) {
-		defer p.spend(ctx, spec, id, began)
+		defer p.spend(ctx, spec, id)
 	}
 	w.mu.Lock()
 	// A call that took no time would overlap with whoever begins at the same instant of
@@ -251,7 +250,7 @@ func (p *process) run(ctx context.Context, task *asynq.Task) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.starts = append(w.starts, countapi.Call{
-		Seq: int64(len(w.starts)), ID: id, Scope: spec.Scope, Cost: max(1, spec.Cost), Arrived: began, Departed: time.Since(w.began), Status: 200,
+		Seq: int64(len(w.starts)), ID: id, Scope: spec.Scope, Cost: max(1, spec.Cost), Costs: spec.Costs, Arrived: began, Departed: time.Since(w.began), Status: 200,
 	})
 	if err == nil && fails {
 		err = fmt.Errorf("it failed")
@@ -397,8 +396,7 @@ func (w *world) judge() {
 		}
 	}
 	w.judgePauses()
-	w.judgeUnits()
-	report := checker.Judge(w, limits, checker.Input{Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
+	report := checker.Judge(w, limits+units, checker.Input{Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
 	for _, row := range report.Rows {
 		// A killed worker's run goes on here after its lease has ended, as no
 		// process's would.
