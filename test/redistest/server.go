@@ -62,19 +62,10 @@ type Server struct {
 	proc *process // nil while stopped
 }
 
-// NewServer starts a private server and stops it when t ends. At most one
-// Options may be given.
+// NewServer starts a private server and stops it when t ends. Of opts only the first counts.
 func NewServer(t testing.TB, opts ...Options) *Server {
 	t.Helper()
-	var o Options
-	switch len(opts) {
-	case 0:
-	case 1:
-		o = opts[0]
-	default:
-		t.Fatalf("redistest: NewServer takes at most one Options, got %d", len(opts))
-	}
-	s, err := start(o)
+	s, err := start(append(opts, Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
