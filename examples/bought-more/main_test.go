@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // The tasks that wait come by the new limit: by the old one they would take 18 s.
 func TestRun(t *testing.T) {

@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // The big customer, who was first and has most, is done last; people who wait are done
 // before their customer's batch.

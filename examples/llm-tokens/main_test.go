@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // What is not used comes back at once: all ten fit into one minute.
 func TestRun(t *testing.T) {

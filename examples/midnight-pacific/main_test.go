@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // Three calls, and then none until it is midnight in Los Angeles.
 func TestRun(t *testing.T) {

@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // Whenever it runs, one of the three rules holds, and the call is charged under it.
 func TestRun(t *testing.T) {

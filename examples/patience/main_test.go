@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // Each kind of task has its own end.
 func TestRun(t *testing.T) {

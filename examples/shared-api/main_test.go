@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // Four requests are answered, two are told to come back, and the tasks wait.
 func TestRun(t *testing.T) {

@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // The first program is refused, and the second one waits for as long as the API has asked the
 // first to.

@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 // All calls are made, and five of them fit the limit that is on trial.
 func TestRun(t *testing.T) {
