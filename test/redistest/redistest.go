@@ -11,7 +11,7 @@
 // is killed. Tests of one package share it, each under the names its Prefix
 // gives, so nothing needs flushing and every test may run in parallel. A test
 // that needs a server to itself (to kill it, to count its commands, to give it
-// other settings) takes NewServer.
+// other settings) takes NewServer, and no TestMain for it.
 //
 // Where redis-server is not installed the tests fail and say how to get it;
 // they are never skipped. The environment variable REDIS_SERVER names the
