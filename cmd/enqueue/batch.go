@@ -72,7 +72,7 @@ func (b *batchCommand) run(c *cobra.Command, words []string) error {
 	if err != nil {
 		return err
 	}
-	defer src.close()
+	defer src.end()
 	if err := b.open(c); err != nil {
 		return err
 	}
