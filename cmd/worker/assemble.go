@@ -38,10 +38,8 @@ func assemble(p parts) (system, error) {
 	}, nil
 }
 
-// Start implements system.
 func (s *taskServer) Start() error { return s.Server.Start(s.handler) }
 
-// Shutdown implements system.
 func (s *taskServer) Shutdown() {
 	s.Server.Shutdown()
 	s.outbound.Close()
@@ -57,7 +55,6 @@ func (httpOnly) Matches(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP 
 // ofTask adds to what is logged in a handler which task it is of.
 type ofTask struct{ slog.Handler }
 
-// Handle implements slog.Handler.
 func (h ofTask) Handle(ctx context.Context, r slog.Record) error {
 	if id, is := asynq.GetTaskID(ctx); is {
 		r.AddAttrs(slog.String("task_id", id), slog.String("scope", worker.TaskScope(ctx)))
@@ -65,10 +62,8 @@ func (h ofTask) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h ofTask) WithAttrs(attrs []slog.Attr) slog.Handler { return ofTask{h.Handler.WithAttrs(attrs)} }
 
-// WithGroup implements slog.Handler.
 func (h ofTask) WithGroup(name string) slog.Handler { return ofTask{h.Handler.WithGroup(name)} }
 
 // system is what runs tasks.

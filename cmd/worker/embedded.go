@@ -146,35 +146,29 @@ func (e *embedded) tick() {
 	}
 }
 
-// addToTTL adds d to the time to live that a command sets, in place.
+// addToTTL adds d to the time to live that a command sets, in place. SET key value EX s becomes PX, so that no whole
+// second is added.
 func addToTTL(command string, args []string, d time.Duration) {
 	ms := int64((d + time.Millisecond - 1) / time.Millisecond)
-	s := int64((d + time.Second - 1) / time.Second)
 	switch command {
 	case "PEXPIRE", "PSETEX", "PEXPIREAT":
 		addTo(args, 1, ms)
 	case "EXPIRE", "SETEX", "EXPIREAT":
-		addTo(args, 1, s)
+		addTo(args, 1, int64((d+time.Second-1)/time.Second))
 	case "SET":
-		addToSet(args, ms)
-	}
-}
-
-// addToSet handles SET key value [NX|XX] [GET] [EX s|PX ms|…]: seconds become
-// milliseconds, so that no whole second is added.
-func addToSet(args []string, ms int64) {
-	for i := 2; i+1 < len(args); i++ {
-		switch strings.ToUpper(args[i]) {
-		case "PX":
-			addTo(args, i+1, ms)
-			return
-		case "EX":
-			n, err := strconv.ParseInt(args[i+1], 10, 64)
-			if err != nil || n <= 0 || n > int64(time.Duration(1<<62)/time.Second) {
+		for i := 2; i+1 < len(args); i++ {
+			switch strings.ToUpper(args[i]) {
+			case "EX":
+				n, err := strconv.ParseInt(args[i+1], 10, 64)
+				if err != nil || n <= 0 || n > int64(time.Duration(1<<62)/time.Second) {
+					return
+				}
+				args[i], args[i+1] = "PX", strconv.FormatInt(n*1000, 10)
+				fallthrough
+			case "PX":
+				addTo(args, i+1, ms)
 				return
 			}
-			args[i], args[i+1] = "PX", strconv.FormatInt(n*1000+ms, 10)
-			return
 		}
 	}
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 )
 
-// healthAge is how old an answer of Redis may be for /healthz, so that many
-// askers do not become many pings.
+// healthAge is how old an answer of Redis may be for /healthz, so that many requests are not as many pings.
 const healthAge = 250 * time.Millisecond
 
 // health answers /healthz.
@@ -53,8 +52,7 @@ type healthAnswer struct {
 	Version       string         `json:"version"`
 }
 
-// ServeHTTP answers 200 when tasks are taken, and 503 with the reason when
-// Redis does not answer or the worker is stopping.
+// ServeHTTP answers 200 when tasks are taken, and 503 with the reason when Redis does not answer or the worker is stopping.
 func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := healthAnswer{
 		Status: "ok", Redis: "ok", Limits: "ok", LimitsFile: "ok", Concurrency: h.concurrency, Queues: h.queues, Version: h.version,
@@ -81,17 +79,13 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // statusHandler routes what -listen serves.
-func statusHandler(h *health, metrics http.Handler, paged bool) http.Handler {
+func statusHandler(h *health, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", h)
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		paths := "worker: /healthz, /metrics"
-		if paged {
-			paths += ", " + pagePath + "/"
-		}
-		_, _ = w.Write([]byte(paths + "\n"))
+		_, _ = io.WriteString(w, "worker: /healthz, /metrics\n")
 	})
 	return mux
 }

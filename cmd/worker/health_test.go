@@ -66,7 +66,7 @@ func TestAskHealth(t *testing.T) {
 	h := &health{of: redis}
 	l, err := parseListen("0.0.0.0:0", token)
 	must(t, err)
-	s, err := l.open(statusHandler(h, http.NotFoundHandler(), false), nil, slog.New(slog.DiscardHandler))
+	s, err := l.open(h, http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
 	must(t, err)
 	go func() { _ = s.serve() }()
 	t.Cleanup(s.close)
@@ -225,7 +225,7 @@ func TestPageBesideMetrics(t *testing.T) {
 	shown := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the page") })
 	l, err := parseListen("127.0.0.1:0", token)
 	must(t, err)
-	s, err := l.open(statusHandler(&health{of: fakeHealth{}}, http.NotFoundHandler(), true), shown, slog.New(slog.DiscardHandler))
+	s, err := l.open(&health{of: fakeHealth{}}, http.NotFoundHandler(), shown, slog.New(slog.DiscardHandler))
 	must(t, err)
 	if v := s.srv; v.ReadHeaderTimeout == 0 || v.ReadTimeout == 0 || v.WriteTimeout == 0 || v.IdleTimeout == 0 || v.MaxHeaderBytes == 0 {
 		t.Errorf("no bound: %+v", v)

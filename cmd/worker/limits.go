@@ -87,13 +87,8 @@ applications that may spend from it (apps=NAME,…), the hosts that its requests
 (hosts=HOST,…), its weight among its siblings (weight=N), the shares of the classes
 below it (shares=NAME:60%:2,…), and what an API's answers may change (answers=pause,
 answers={most: 150%}). KEY= removes it.`
-	remove := l.change("remove SCOPE RULE", "Remove a rule of SCOPE, also one of the file", 2, 2, func(words []string) (control.Change, error) {
-		return control.Change{Verb: control.VerbRemove, Scope: words[0], Rule: words[1]}, nil
-	})
-	unset := l.change("unset [SCOPE [RULE]]", "Undo all changes to a rule, to SCOPE or to everything: the file applies again", 0, 2, func(words []string) (control.Change, error) {
-		words = append(words, "", "")
-		return control.Change{Verb: control.VerbUnset, Scope: words[0], Rule: words[1]}, nil
-	})
+	remove := l.change("remove SCOPE RULE", "Remove a rule of SCOPE, also one of the file", 2, 2, of(control.VerbRemove))
+	unset := l.change("unset [SCOPE [RULE]]", "Undo all changes to a rule, to SCOPE or to everything: the file applies again", 0, 2, of(control.VerbUnset))
 	var replace bool
 	importing := l.change("import FILE", "Set every rule of FILE", 1, 1, func(words []string) (control.Change, error) {
 		p, err := readLimits(words[0])
@@ -107,18 +102,10 @@ answers={most: 150%}). KEY= removes it.`
 		}
 		return control.Change{Verb: control.VerbRollback, Version: number}, nil
 	})
-	reset := l.change("reset SCOPE [RULE]", "Forget the spending under the rules of SCOPE, or under one of them; the history keeps how much it was", 1, 2,
-		func(words []string) (control.Change, error) {
-			words = append(words, "")
-			return control.Change{Verb: control.VerbReset, Scope: words[0], Rule: words[1]}, nil
-		})
-	pause := l.change("pause SCOPE", "Let no task of SCOPE or below it start", 1, 1, func(words []string) (control.Change, error) {
-		return control.Change{Verb: control.VerbPause, Scope: words[0]}, nil
-	})
+	reset := l.change("reset SCOPE [RULE]", "Forget the spending under the rules of SCOPE, or under one of them; the history keeps how much it was", 1, 2, of(control.VerbReset))
+	pause := l.change("pause SCOPE", "Let no task of SCOPE or below it start", 1, 1, of(control.VerbPause))
 	pause.Long = "Lets no task of SCOPE or below it start. They wait in their order. payments/* pauses each\nname under payments."
-	resume := l.change("resume SCOPE", "End the pause of SCOPE", 1, 1, func(words []string) (control.Change, error) {
-		return control.Change{Verb: control.VerbResume, Scope: words[0]}, nil
-	})
+	resume := l.change("resume SCOPE", "End the pause of SCOPE", 1, 1, of(control.VerbResume))
 	resume.Long = "Ends the pause of SCOPE. resume payments/acme also exempts it from a pause of\npayments/*, and not from a pause of payments."
 	drain := &cobra.Command{Use: "drain SCOPE", Short: "Pause, then wait until no task of SCOPE runs", Args: cli.Args(1, 1), RunE: l.bounded(l.online(l.drain))}
 	cli.DurationVar(drain.Flags(), &l.timeout, "timeout", 0, "how long to wait. The pause stays. Default: no bound")
@@ -129,6 +116,14 @@ answers={most: 150%}). KEY= removes it.`
 		c.Flags().BoolVar(&l.edit.Force, "force", false, "also if the limits have no SCOPE")
 	}
 	return []*cobra.Command{set, assign, remove, unset, importing, rollback, reset, pause, resume, drain}
+}
+
+// of returns what reads the words of a verb that takes a scope and a rule, or less.
+func of(verb control.Verb) func(words []string) (control.Change, error) {
+	return func(words []string) (control.Change, error) {
+		words = append(words, "", "")
+		return control.Change{Verb: verb, Scope: words[0], Rule: words[1]}, nil
+	}
 }
 
 // change returns a command that makes the change which read returns for its words.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -72,10 +73,7 @@ func (l *limitsCommand) drain(ctx context.Context, words []string) error {
 }
 
 func stillRun(n int, scope string) string {
-	if n == 1 {
-		return "1 task of " + scope + " still runs"
-	}
-	return fmt.Sprintf("%d tasks of %s still run", n, scope)
+	return cli.Count(n, "task of "+scope+" still runs", "tasks of "+scope+" still run")
 }
 
 // wait waits until those have ended that ran when the pause had come into force. It returns
@@ -155,10 +153,5 @@ func (d *drained) pauses(scope string) bool {
 		return false
 	}
 	bounds, _ := d.policy.Match(s) // no rule is no pause
-	for _, b := range bounds {
-		if b.Paused() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(bounds, policy.MatchedRule.Paused)
 }

@@ -100,32 +100,34 @@ func (l *limitsCommand) reachOf(ctx context.Context, version int64) *reach {
 
 // line puts it into one sentence.
 func (r *reach) line() string {
-	var parts []string
+	var in, parts []string
+	if r.Workers > 0 {
+		in = append(in, cli.Count(r.Workers, "worker", "workers"))
+	}
 	switch {
-	case r.Workers > 0 && r.Others > 0:
-		parts = append(parts, "in force in "+cli.Count(r.Workers, "worker", "workers")+" and "+cli.Count(r.Others, "other process", "other processes"))
-	case r.Workers > 0:
-		parts = append(parts, "in force in "+cli.Count(r.Workers, "worker", "workers"))
+	case r.Others > 0 && r.Workers > 0:
+		in = append(in, cli.Count(r.Others, "other process", "other processes"))
 	case r.Others > 0:
-		parts = append(parts, "in force in "+cli.Count(r.Others, "process", "processes"))
+		in = append(in, cli.Count(r.Others, "process", "processes"))
+	}
+	switch {
+	case in != nil:
+		parts = append(parts, "in force in "+strings.Join(in, " and "))
 	case len(r.Behind) == 0:
 		parts = append(parts, "no running process follows these limits")
 	}
-	if n := len(r.Behind); n > 0 {
-		parts = append(parts, fmt.Sprintf("not yet in %d, or ended: %s", n, named(r.Behind, func(p processReport) string {
-			return fmt.Sprintf("%s@%s at version %d", p.App, p.Host, p.Version)
-		})))
+	add := func(all []processReport, what string, name func(processReport) string) {
+		if len(all) > 0 {
+			parts = append(parts, what+": "+named(all, name))
+		}
 	}
-	if n := len(r.NotFollowing); n > 0 {
-		parts = append(parts, fmt.Sprintf("%d of an app that does not follow: %s", n, named(r.NotFollowing, func(p processReport) string {
-			return p.App + "@" + p.Host
-		})))
-	}
-	if n := len(r.Unknown); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s not known to follow: %s", cli.Count(n, "asynq server", "asynq servers"), named(r.Unknown, func(p processReport) string {
-			return fmt.Sprintf("%s (pid %d)", p.Host, p.PID)
-		})))
-	}
+	add(r.Behind, fmt.Sprintf("not yet in %d, or ended", len(r.Behind)), func(p processReport) string {
+		return fmt.Sprintf("%s@%s at version %d", p.App, p.Host, p.Version)
+	})
+	add(r.NotFollowing, fmt.Sprintf("%d of an app that does not follow", len(r.NotFollowing)), func(p processReport) string { return p.App + "@" + p.Host })
+	add(r.Unknown, cli.Count(len(r.Unknown), "asynq server", "asynq servers")+" not known to follow", func(p processReport) string {
+		return fmt.Sprintf("%s (pid %d)", p.Host, p.PID)
+	})
 	return strings.Join(parts, "; ")
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
-	"github.com/headway-go/headway/worker/page"
 )
 
 const (
@@ -29,8 +28,7 @@ type listenAddr struct {
 	token    string // what callers must send; "" for none
 }
 
-// parseListen makes ":9090" mean 127.0.0.1:9090, and refuses an address that
-// others reach unless there is a token.
+// parseListen is parseAddr, and refuses an address that other machines reach unless there is a token.
 func parseListen(addr, token string) (listenAddr, error) {
 	if addr == "" {
 		return listenAddr{}, nil
@@ -84,8 +82,7 @@ func (l listenAddr) guard(h http.Handler) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch {
 		case l.loopback && !isLoopback(hostOf(r)):
-			// A web page whose name was made to resolve to 127.0.0.1 asks with
-			// that name.
+			// A web page whose name was made to resolve to 127.0.0.1 asks with that name.
 			http.Error(w, "this address is for this machine only: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 		case !l.admits(r.Header.Get("Authorization")):
 			w.Header().Set("WWW-Authenticate", `Bearer realm="worker"`)
@@ -113,25 +110,18 @@ func (l listenAddr) admits(authorization string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// openStatus listens where -listen says, if it does.
-func openStatus(o options, h *health, metrics http.Handler, shown *page.Page, log *slog.Logger) (*statusServer, error) {
-	if o.listen.addr == "" {
+// open listens where -listen says, and returns nil if it is off. shown is the page, nil for none, which has access rules
+// of its own. Nothing is answered before the server's serve is called.
+func (l listenAddr) open(h *health, metrics, shown http.Handler, log *slog.Logger) (*statusServer, error) {
+	if l.addr == "" {
 		return nil, nil
 	}
-	if shown == nil {
-		return o.listen.open(statusHandler(h, metrics, false), nil, log)
-	}
-	return o.listen.open(statusHandler(h, metrics, true), shown, log)
-}
-
-// open listens; h is served when the result's serve is called. Nil or not, shown is the page, which knows by itself who asks.
-func (l listenAddr) open(h, shown http.Handler, log *slog.Logger) (*statusServer, error) {
 	ln, err := net.Listen("tcp", l.addr)
 	if err != nil {
 		return nil, listenError(err, l.addr, "-listen", "another worker? -listen another port, or stop what listens there")
 	}
 	return &statusServer{ln: ln, srv: &http.Server{
-		Handler:           beside(l.guard(h), shown),
+		Handler:           beside(l.guard(statusHandler(h, metrics)), shown),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,

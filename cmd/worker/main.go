@@ -90,14 +90,12 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	h := &health{of: limits, started: time.Now(), version: cli.Version(), concurrency: o.concurrency, queues: o.queues}
-	shown, err := workerPage(rdb, o, limits, schedules.Schedules)
+	shown, closePage, err := workerPage(rdb, o, limits, schedules.Schedules)
 	if err != nil {
 		return err
 	}
-	if shown != nil {
-		defer shown.Close()
-	}
-	status, err := openStatus(o, h, limits.MetricsHandler(), shown, log)
+	defer closePage()
+	status, err := o.listen.open(h, limits.MetricsHandler(), shown, log)
 	if err != nil {
 		return err
 	}
@@ -113,9 +111,6 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	sys, err := p.assemble(parts{limits: limits, options: o, log: limits.Logger()})
 	if err != nil {
 		return explain(ctx, err, url)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
 	}
 	if err := limits.Settle(ctx); err != nil { // last: it changes the limits of all workers
 		return explain(ctx, err, url)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -234,7 +235,7 @@ func parsePatience(s string) (worker.MaxWaitPolicy, error) {
 		return worker.MoveTo(to), nil
 	case moves:
 		return nil, cli.Errorf("-patience move=slow",
-			"-patience: %q is not a queue name: 1 to %d letters, digits, _, - and . are", to, maxQueueName)
+			"-patience: %q is not a queue name: 1 to 128 letters, digits, _, - and . are", to)
 	}
 	return nil, cli.Errorf("-patience wait, fail, drop or move=QUEUE", "-patience %q is unknown", s)
 }
@@ -258,12 +259,9 @@ func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
 }
 
 const (
-	maxQueueName = 128
-	// maxWeight bounds a list that asynq shuffles for each task: it repeats a
-	// queue's name as often as its weight.
+	// maxWeight bounds a list that asynq shuffles for each task: it has each queue as often as its weight.
 	maxWeight = 1000
-	// manyQueues is where looking for a task gets slow: asynq asks one queue
-	// after the other.
+	// manyQueues is where looking for a task gets slow: asynq asks one queue after the other.
 	manyQueues = 20
 
 	tryQueues = "-queues critical=6,default=3,low=1"
@@ -299,7 +297,7 @@ func parseQueue(part string) (string, int, error) {
 		return "", 0, cli.Errorf(fmt.Sprintf("-queues %s=1", part), "-queues: %q has no weight", part)
 	case !validQueue(name):
 		return "", 0, cli.Errorf(tryQueues,
-			"-queues: %q is not a queue name: 1 to %d letters, digits, _, - and . are", name, maxQueueName)
+			"-queues: %q is not a queue name: 1 to 128 letters, digits, _, - and . are", name)
 	}
 	weight, err := strconv.Atoi(digits)
 	if err != nil || weight < 1 || weight > maxWeight {
@@ -308,19 +306,10 @@ func parseQueue(part string) (string, int, error) {
 	return name, weight, nil
 }
 
-func validQueue(name string) bool {
-	if name == "" || len(name) > maxQueueName {
-		return false
-	}
-	for _, c := range []byte(name) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-', c == '.':
-		default:
-			return false
-		}
-	}
-	return true
-}
+// queueName matches what asynq and the command line take as the name of a queue.
+var queueName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+
+func validQueue(name string) bool { return queueName.MatchString(name) }
 
 // queueList names the queues with their weights, in order, for people.
 func queueList(queues map[string]int) string {

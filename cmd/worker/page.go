@@ -199,16 +199,20 @@ func allow(cfg *page.Config, users string) (err error) {
 // pagePath is where a worker with -page has it.
 const pagePath = "/page"
 
-// workerPage is the page of a worker with -page, nil without.
-func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (*page.Page, error) {
+// workerPage returns the page of a worker with -page, nil without, and what closes it.
+func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (http.Handler, func(), error) {
 	if !o.page {
-		return nil, nil
+		return nil, func() {}, nil
 	}
 	cfg := page.Config{
 		Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger(),
 	}
 	if err := allow(&cfg, o.pageUsers); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return page.New(cfg)
+	shown, err := page.New(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return shown, shown.Close, nil
 }
