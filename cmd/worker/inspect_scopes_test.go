@@ -195,7 +195,6 @@ func TestInspectWaiting(t *testing.T) {
 	at(t, got[0]["first_since"])
 	at(t, got[0]["next_start"])
 	i.says(0, "scope -limit 1", "WAITING  SCOPE ", "\n3        p {*}/x  2", ", by rule account of p {*}\nthe fullest of 2 scopes; -limit N lists more\n")
-	i.says(2, "scope -limit 0", "-limit 0 is not from 1 to 1000")
 }
 
 // "What is used and left of each rule, and when it resets", in inspect scope and limits show.

@@ -129,6 +129,14 @@ func (r *ruleReport) by(a policystore.Authorship) {
 	r.UpdatedBy, r.UpdatedUser, r.UpdatedAt, r.Reason = a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt), a.Reason
 }
 
+// source says where it comes from: from a file, or by whom and when it was set.
+func (r ruleReport) source() string {
+	if r.UpdatedBy == "" {
+		return "  # " + r.From
+	}
+	return "  # " + r.From + " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
+}
+
 func (r ruleReport) line() string {
 	if r.Name == policy.PausedRule {
 		return r.pauseLine()
@@ -140,10 +148,7 @@ func (r ruleReport) line() string {
 	if r.From == "removed" {
 		line = cli.Quote(r.Scope) + " " + cli.Quote(r.Name) + " was removed"
 	}
-	line += "  # " + r.From
-	if r.UpdatedBy != "" {
-		line += " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
-	}
+	line += r.source()
 	if r.Until != "" {
 		line += ", until " + r.Until
 	}
@@ -154,23 +159,10 @@ func (r ruleReport) line() string {
 	return line
 }
 
-// pauseReports is what list says of a node's pause, if there is anything to say.
-func pauseReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) []ruleReport {
-	if n.Pause == policy.PauseInherited {
-		return nil
-	}
-	return []ruleReport{pauseReport(v, path, n, now)}
-}
-
 // pauseReport says who paused a node, or resumed it.
 func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
-	r := origin(v, path, policy.PausedRule, "paused: "+string(n.Pause), now)
-	if p, live := v.Override(path, policystore.PausedField, now); live {
-		r.From = "set"
-		r.CreatedAt, r.UpdatedBy, r.UpdatedUser, r.UpdatedAt = stamp(p.CreatedAt), p.UpdatedBy, p.UpdatedUser, stamp(p.UpdatedAt)
-		r.Reason = p.Reason
-	}
-	r.Until = stamp(n.PausedUntil)
+	r := origin(v, path, policystore.PausedField, "paused: "+string(n.Pause), now)
+	r.Name, r.Until = policy.PausedRule, stamp(n.PausedUntil)
 	return r
 }
 
@@ -182,10 +174,7 @@ func (r ruleReport) pauseLine() string {
 	if r.Until != "" {
 		line += " until " + r.Until
 	}
-	line += "  # " + r.From
-	if r.UpdatedBy != "" {
-		line += " by " + author(r.UpdatedBy, r.UpdatedUser) + " at " + r.UpdatedAt
-	}
+	line += r.source()
 	if r.CreatedAt != "" && r.CreatedAt != r.UpdatedAt {
 		line += ", since " + r.CreatedAt
 	}
@@ -194,7 +183,10 @@ func (r ruleReport) pauseLine() string {
 
 // nodeReports are all that the limits say at a place.
 func (l *limitsCommand) nodeReports(v policystore.Version, path string, n policy.ScopeConfig) []ruleReport {
-	list := append(otherReports(v, path, n, l.now), pauseReports(v, path, n, l.now)...)
+	list := otherReports(v, path, n, l.now)
+	if n.Pause != policy.PauseInherited {
+		list = append(list, pauseReport(v, path, n, l.now))
+	}
 	for _, r := range n.Rules {
 		list = append(list, origin(v, path, r.Name, limitsyaml.FormatRule(r), l.now))
 	}

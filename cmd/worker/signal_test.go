@@ -47,6 +47,7 @@ func TestSIGTSTPTakesNoTask(t *testing.T) {
 	})
 	must(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
+	says(t, r.stderr.String(), `cause="interrupted by signal: terminated"`)
 	if got := cmd.ProcessState.ExitCode(); got != cli.ExitOK {
 		t.Errorf("exit code %d\n%s", got, r.stderr.String())
 	}

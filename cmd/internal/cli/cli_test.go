@@ -2,10 +2,8 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 )
@@ -56,18 +54,5 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestInterruptible holds that the first signal ends the context, and says so. TestSIGTSTPTakesNoTask has a program end by one.
-func TestInterruptible(t *testing.T) {
-	t.Parallel()
-	ctx := Interruptible()
-	self, err := os.FindProcess(os.Getpid())
-	must(t, err)
-	must(t, self.Signal(os.Interrupt))
-	<-ctx.Done()
-	if cause := context.Cause(ctx); cause.Error() != "interrupted by signal: interrupt" {
-		t.Errorf("cause %v", cause)
 	}
 }
