@@ -72,10 +72,11 @@ func (h *httpCommand) run(c *cobra.Command, words []string) error {
 		}
 		h.request.Body = body
 	}
-	if err := h.task.Validate(); err != nil {
-		return cli.Usage(explainFlags(err, "enqueue http -h"))
+	err := h.task.Validate()
+	if err == nil {
+		err = h.task.CheckMethod(h.methods)
 	}
-	if err := h.task.CheckMethod(h.methods); err != nil {
+	if err != nil {
 		return cli.Usage(explainFlags(err, "enqueue http -h"))
 	}
 	if err := h.open(c); err != nil {

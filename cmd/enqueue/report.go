@@ -293,9 +293,5 @@ func (n *notes) warnings(r queue.Result, inJSON bool) (texts []string) {
 		n.scopes = map[string]bool{}
 	}
 	n.scopes[r.AppScope] = true
-	names := make([]string, len(apps))
-	for i, app := range apps {
-		names[i] = cli.Quote(app)
-	}
-	return append(texts, fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); the tasks wait for one of them", strings.Join(names, ", "), cli.Quote(r.AppScope)))
+	return append(texts, fmt.Sprintf("only workers of %s run tasks of %s (worker -app NAME); the tasks wait for one of them", cli.QuoteList(apps), cli.Quote(r.AppScope)))
 }

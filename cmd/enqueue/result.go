@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/worker/control"
 )
 
 // resultJSON is a task's line under -json. docs/json.md has its fields.
@@ -172,13 +173,8 @@ func resultObject(r queue.Result, apps []string, why string) resultJSON {
 	}
 }
 
-// stamp writes a time as RFC 3339 does, to the millisecond; empty for none.
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02T15:04:05.000Z07:00")
-}
+// stamp writes a time as RFC 3339 does, with milliseconds; none is "".
+func stamp(at time.Time) string { return control.At(at).String() }
 
 // reason says in one line why a task was not enqueued; empty when it was, or
 // when its id is taken.

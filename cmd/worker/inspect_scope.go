@@ -170,7 +170,7 @@ func userLines(u control.Users) [][2]string {
 	}
 	who := "none: no application may spend from " + cli.Quote(u.AppsScope)
 	if len(u.Apps) > 0 {
-		who = quoted(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
+		who = cli.QuoteList(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
 	}
 	return [][2]string{{"apps", who}}
 }

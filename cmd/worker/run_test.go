@@ -239,7 +239,7 @@ func TestManyQueues(t *testing.T) {
 	r.says("level=WARN msg=\"many queues")
 }
 
-// A worker is set up by the environment alone: every flag has its variable, and the command line wins.
+// A worker is set up by the environment alone: every flag has its variable.
 func TestWorkerEnvironment(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{
@@ -252,8 +252,6 @@ func TestWorkerEnvironment(t *testing.T) {
 	if strings.Contains(r.stderr.String(), "unknown environment variable") {
 		t.Errorf("warns of known variables:\n%s", r.stderr.String())
 	}
-	r = start(t, with(newFakeSystem()), env, "-concurrency", "8", "-log-format", "text")
-	r.says(`msg=ready queues="high=6,low=1" concurrency=8`)
 }
 
 // What is set for a whole machine says where a command works and how it prints. It changes no

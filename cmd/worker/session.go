@@ -149,7 +149,7 @@ func noTask(none *control.NoTaskError) error {
 	const few = 10
 	where := "there is no queue yet"
 	if len(none.Queues) > 0 {
-		where = "queues: " + quoted(none.Queues[:min(few, len(none.Queues))])
+		where = "queues: " + cli.QuoteList(none.Queues[:min(few, len(none.Queues))])
 	}
 	if len(none.Queues) > few {
 		where += ", …"
@@ -213,15 +213,6 @@ func fileLike(path string) string {
 
 // stamp writes a time as RFC 3339 does, with milliseconds; none is "".
 func stamp(at time.Time) string { return control.At(at).String() }
-
-// quoted is a list of names that others gave.
-func quoted(names []string) string {
-	list := make([]string, len(names))
-	for i, name := range names {
-		list[i] = cli.Quote(name)
-	}
-	return strings.Join(list, ", ")
-}
 
 // author is who made something: by is a label, and user the one that Redis knows.
 func author(by, user string) string {

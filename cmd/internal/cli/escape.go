@@ -58,6 +58,15 @@ func Quote(text string) string {
 	return text
 }
 
+// QuoteList returns values as Quote does, with commas between.
+func QuoteList(values []string) string {
+	list := make([]string, len(values))
+	for i, value := range values {
+		list[i] = Quote(value)
+	}
+	return strings.Join(list, ", ")
+}
+
 // EscapeJSON returns objects of encoding/json, one a line, with what that leaves of what is not
 // printable, all above ASCII and DEL, written as \u202e. What they say stays the same.
 func EscapeJSON(objects []byte) []byte {
