@@ -23,13 +23,13 @@ type source struct {
 
 // openSource opens the file at path, or standard input for "-".
 func openSource(c *cobra.Command, path string) (*source, error) {
-	input := c.InOrStdin()
+	input, closeInput := c.InOrStdin(), func() error { return nil }
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
 			return nil, explainFile("the tasks", err)
 		}
-		input = file
+		input, closeInput = file, file.Close
 	}
 	s := &source{}
 	if file, ok := input.(interface{ Stat() (fs.FileInfo, error) }); ok {
@@ -43,6 +43,7 @@ func openSource(c *cobra.Command, path string) (*source, error) {
 	go func() { // it may be left behind in a read that never ends; the program ends then
 		_, err := io.Copy(in, io.TeeReader(input, s))
 		_ = in.CloseWithError(err)
+		_ = closeInput() // it was only read
 	}()
 	return s, nil
 }
