@@ -19,19 +19,19 @@ type taskServer struct {
 }
 
 // assemble puts wrapper and server together. It does no I/O.
-func assemble(p parts) (system, error) {
-	cfg := p.options.outbound()
-	cfg.Logger, cfg.OnResponse = slog.New(ofTask{p.log.Handler()}), worker.ReportResponse
+func assemble(limits *worker.Limits, o options, log *slog.Logger) (system, error) {
+	cfg := o.outbound()
+	cfg.Logger, cfg.OnResponse = slog.New(ofTask{log.Handler()}), worker.ReportResponse
 	cfg.OnSent = worker.ReportSent
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &taskServer{
-		Server: p.limits.NewServer(asynq.Config{
-			Concurrency:     p.options.concurrency,
-			Queues:          p.options.queues,
-			ShutdownTimeout: p.options.drain,
+		Server: limits.NewServer(asynq.Config{
+			Concurrency:     o.concurrency,
+			Queues:          o.queues,
+			ShutdownTimeout: o.drain,
 		}),
 		handler:  httpOnly{out},
 		outbound: out,
@@ -75,11 +75,4 @@ type system interface {
 	// Shutdown takes no new task, puts waiting ones back and returns when those
 	// running have ended, or were put back because they took too long.
 	Shutdown()
-}
-
-// parts is what a system is made of.
-type parts struct {
-	limits  *worker.Limits
-	options options
-	log     *slog.Logger
 }

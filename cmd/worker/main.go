@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 type program struct {
 	embeddedAddr string
 	environ      []string // NAME=VALUE, as os.Environ returns it
-	assemble     func(parts) (system, error)
+	assemble     func(*worker.Limits, options, *slog.Logger) (system, error)
 }
 
 func (p program) run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
@@ -81,8 +81,9 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
+	host, _ := os.Hostname() // for the history alone
 	limits, err := worker.New(rdb, worker.Config{
-		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + hostname(), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
+		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + cmp.Or(host, "unknown"), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
 		Logger: log, Events: o.events, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
 		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, RequireScope: true, MaxTimeout: o.maxTimeout},
 	})
@@ -108,7 +109,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	sys, err := p.assemble(parts{limits: limits, options: o, log: limits.Logger()})
+	sys, err := p.assemble(limits, o, limits.Logger())
 	if err != nil {
 		return explain(ctx, err, url)
 	}
@@ -129,14 +130,6 @@ func hangups(file string) <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	return signals
-}
-
-func hostname() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "unknown"
-	}
-	return host
 }
 
 // openRedis connects to the Redis asked for, or starts the embedded one.

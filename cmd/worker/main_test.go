@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/worker"
 )
 
 func TestMain(m *testing.M) {
@@ -156,7 +158,7 @@ func ownClient(t *testing.T) (string, redis.UniversalClient) {
 }
 
 func with(f *fakeSystem) program {
-	return program{embeddedAddr: "127.0.0.1:0", assemble: func(parts) (system, error) { return f, nil }}
+	return program{embeddedAddr: "127.0.0.1:0", assemble: func(*worker.Limits, options, *slog.Logger) (system, error) { return f, nil }}
 }
 
 func must(t testing.TB, err error) {
