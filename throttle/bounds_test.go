@@ -122,7 +122,11 @@ func TestLateRunsFillTheirWindow(t *testing.T) {
 		}
 		<-time.After(900 * ms)
 		noError(t, allowed(l, "p/x"))
-		if err := l.ReportBegun(t.Context(), grants[0], time.Now().Add(-2*sec)); err != nil { // in time: nothing moves
+		start, latest := l.StartOf(grants[0])
+		if latest != start.Add(defaultPad/2) {
+			t.Errorf("in time until %s after the start", latest.Sub(start))
+		}
+		if err := l.ReportBegun(t.Context(), grants[0], latest); err != nil { // in time: nothing moves
 			t.Error(err)
 		}
 		noError(t, allowed(l, "p/x"))

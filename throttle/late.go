@@ -58,13 +58,14 @@ func (l *Limiter) ReportBegun(ctx context.Context, g Grant, at time.Time) error 
 }
 
 // StartOf returns when a grant starts by this process's clock, and the latest time at which a run counts as begun at its start:
-// later by Config.StartTolerance. Both are zero if Redis did not grant the start. It does no I/O.
+// later by half of Config.StartTolerance. The other half is for what delays the run after that, unseen. Both are zero if Redis did
+// not grant the start. It does no I/O.
 func (l *Limiter) StartOf(g Grant) (start, latest time.Time) {
 	if g.Zero() || g.local || g.plan == nil {
 		return start, latest
 	}
 	start = g.plan.clock.ToLocal(time.UnixMicro(g.start))
-	return start, start.Add(l.cfg.StartTolerance + g.leeway)
+	return start, start.Add(l.cfg.StartTolerance/2 + g.leeway)
 }
 
 // addLate adds a run to the next call for its provider.

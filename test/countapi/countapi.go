@@ -101,6 +101,13 @@ func (s *Server) Log() []Call {
 	return calls
 }
 
+// Since returns the calls after the first n, in the order in which they were noted.
+func (s *Server) Since(n int) []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls[n:])
+}
+
 // Counts returns the number of calls so far and of task ids that were answered with a 2xx.
 func (s *Server) Counts() (calls, succeeded int) {
 	s.mu.Lock()
