@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// "the closest within two typing mistakes, within one for words of four letters
-// or fewer"
+// "the closest within two typing mistakes, within one for words of four letters or fewer"
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	fields := []string{

@@ -17,10 +17,9 @@ const (
 	settles   = time.Second      // a program that writes in place may be half-way through
 )
 
-// Changes returns a channel that gets a value at once, for changes before the watch began, and then each
-// time the file at path has changed, appeared or gone and has stayed so for a second. Values that were not
-// received count as one. The channel is closed when ctx ends. The system reports changes (package
-// fsnotify); every ten seconds the file is looked at anyway.
+// Changes returns a channel that gets a value at once, for changes before the watch began, and then each time the file at path
+// has changed, appeared or gone and has stayed so for a second. Values that were not received count as one. The channel is closed
+// when ctx ends. The system reports changes (package fsnotify); every ten seconds the file is looked at anyway.
 func Changes(ctx context.Context, path string) <-chan struct{} {
 	return changes(ctx, path, lookEvery, settles)
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// "one document of plain YAML in UTF-8, without anchors, aliases, merge keys or tags, each
-// name once"
+// "one document of plain YAML in UTF-8, without anchors, aliases, merge keys or tags, each name once"
 func TestRead(t *testing.T) {
 	t.Parallel()
 	format := Format{TooLong: "divide it", Empty: "write {}"}

@@ -7,8 +7,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Every level of the path that has rules is checked, and acme's rule is laid
-// over the one that every tenant has.
+// Every level of the path that has rules is checked, and acme's rule is laid over the one that every tenant has.
 func ExampleParse() {
 	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
 limits:

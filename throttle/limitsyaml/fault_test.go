@@ -12,9 +12,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "every fault is listed with its line, none is guessed". A row is a whole file
-// and all that is wrong with it; each line of want has the name of the file
-// before it.
+// "every fault is listed with its line, none is guessed". A row is a whole file and all that is wrong with it; each line of want
+// has the name of the file before it.
 func TestParseFaults(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ text, want string }{

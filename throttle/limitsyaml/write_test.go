@@ -16,8 +16,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// hostile are names that YAML, or a reader of YAML, might take for something
-// else, and that a writer might fail to quote.
+// hostile are names that YAML, or a reader of YAML, might take for something else, and that a writer might fail to quote.
 var hostile = []string{
 	"yes", "no", "on", "off", "y", "N", "true", "False", "null", "NULL", "~", "123", "-1", "0x10", "010", "1_000", "1e3", "1.5", ".inf", "-.INF", ".nan",
 	"2026-01-02", "12:30:45", "<<", "=", "a: b", "a:", ":a", ":", "#x", "a #b", "# a", "-", "- a", "--- a", "---", "...", "?", "? a", "!", "!!str", "!t a",
@@ -135,8 +134,7 @@ limits:
 	}
 }
 
-// FuzzParse: nothing panics, a refusal names its faults, and what is read
-// is written and read again as it was.
+// FuzzParse: nothing panics, a refusal names its faults, and what is read is written and read again as it was.
 func FuzzParse(f *testing.F) {
 	for _, name := range []string{"testdata/limits.yaml", "testdata/faults.yaml"} {
 		data, err := os.ReadFile(name)

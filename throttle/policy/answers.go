@@ -29,8 +29,7 @@ type Corrects struct {
 	// Grow is the part of the configured limit by which a limit grows in each of the rule's windows, which count as a second at
 	// least: 1 to 100. Defaults to 2.
 	Grow int64
-	// Least is the part of the configured limit below which no refusal reduces it: 1 to 100. Defaults to
-	// 10.
+	// Least is the part of the configured limit below which no refusal reduces it: 1 to 100. Defaults to 10.
 	Least int64
 	// Most is the part of the configured limit up to which a limit grows while calls are not refused, or while the API's own is
 	// larger: 100 to 1000. Defaults to 100, which raises nothing.
@@ -149,8 +148,8 @@ func (c *checker) answers(t *tree, scope *Source, path string) {
 	}
 	counts, unit := read("counts", "true", t.Refusals.Count), read("unit", t.ResetUnit, t.ResetUnit != "")
 	c.word(unit, path+".unit", "answers.unit")
-	for i, w := range []written{pause, counts, unit} {
-		if mode.good() && t.Answers == AnswersIgnore {
+	if mode.good() && t.Answers == AnswersIgnore {
+		for i, w := range []written{pause, counts, unit} {
 			refuse(w, []string{"pause", "counts", "unit"}[i], "says what follows from an answer, and with ignore nothing does; remove it, or write pause")
 		}
 	}
@@ -158,6 +157,7 @@ func (c *checker) answers(t *tree, scope *Source, path string) {
 		t.Answers = AnswersHeed
 	}
 	t.Corrects, t.Refusals = t.Corrects.bare(), t.Refusals.bare()
+	c.raises = c.raises || t.Corrects.Raises()
 }
 
 // answering is the level whose answers count at a scope.
@@ -196,16 +196,3 @@ func (p *Policy) Refusals(s Scope) Refusals { return p.answering(s).Refusals.Wit
 // ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or 0 if
 // no level names it. A value at a level replaces all values above it as a whole.
 func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.answering(s).ResetUnit] }
-
-// raises reports whether any level lets limits grow above the configured ones.
-func (t *tree) raises() bool {
-	if t.Corrects.Raises() || t.every != nil && t.every.raises() {
-		return true
-	}
-	for _, child := range t.scopes {
-		if child.raises() {
-			return true
-		}
-	}
-	return false
-}

@@ -9,9 +9,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// "answers" takes a word, or fields: what stands at a level replaces all that stands above
-// it, and what is left out has its default. It is written as short as it can be, and read
-// back.
+// "answers" takes a word, or fields: what stands at a level replaces all that stands above it, and what is left out has its
+// default. It is written as short as it can be, and read back.
 func TestAnswersInNumbers(t *testing.T) {
 	t.Parallel()
 	said := mustParse(t, `

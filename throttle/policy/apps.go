@@ -9,12 +9,12 @@ import (
 // Apps returns the applications that may spend from a scope: those listed at every level of its path that has a list. lowest is
 // the lowest level with a list, the zero Scope if there is none: then all may. Costs as much as Match.
 func (p *Policy) Apps(s Scope) (apps []string, lowest Scope) {
-	p.levelsOfApps(s, func(level Scope, listed []string) {
+	p.settings(s, hasApps, func(level Scope, t *tree) {
 		if lowest.text == "" {
-			apps = slices.Clone(listed)
+			apps = slices.Clone(t.Apps)
 		}
 		lowest = level
-		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(listed, app) })
+		apps = slices.DeleteFunc(apps, func(app string) bool { return !slices.Contains(t.Apps, app) })
 	})
 	return apps, lowest
 }
@@ -23,22 +23,15 @@ func (p *Policy) Apps(s Scope) (apps []string, lowest Scope) {
 // the scope's path that lists applications. Costs as much as Match.
 func (p *Policy) Authorize(s Scope, app string) error {
 	var refused error
-	p.levelsOfApps(s, func(level Scope, apps []string) {
-		if refused == nil && !slices.Contains(apps, app) {
-			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(apps)}
+	p.settings(s, hasApps, func(level Scope, t *tree) {
+		if refused == nil && !slices.Contains(t.Apps, app) {
+			refused = &AppError{Scope: s, App: app, Level: level, Apps: slices.Clone(t.Apps)}
 		}
 	})
 	return refused
 }
 
-// levelsOfApps visits the levels of a path that list applications, outermost first.
-func (p *Policy) levelsOfApps(s Scope, visit func(level Scope, apps []string)) {
-	p.visit(s, func(level Scope, layers []*tree) {
-		if t := lastWith(layers, func(t *tree) bool { return len(t.Apps) > 0 }); t != nil {
-			visit(level, t.Apps)
-		}
-	})
-}
+func hasApps(t *tree) bool { return len(t.Apps) > 0 }
 
 // Owner returns the owner of a scope: that of its lowest level that has one.
 func (p *Policy) Owner(s Scope) (owner string) {
@@ -51,11 +44,8 @@ func (p *Policy) Owner(s Scope) (owner string) {
 // Owners returns the owners of the levels of a scope, or of a place such as payments/*, outermost first. A level without an owner
 // is left out. Costs as much as Match.
 func (p *Policy) Owners(place string) (owners []string) {
-	p.visit(Scope{text: place}, func(_ Scope, layers []*tree) {
-		if t := lastWith(layers, func(t *tree) bool { return t.Owner != "" }); t != nil {
-			owners = append(owners, t.Owner)
-		}
-	})
+	hasOwner := func(t *tree) bool { return t.Owner != "" }
+	p.settings(Scope{text: place}, hasOwner, func(_ Scope, t *tree) { owners = append(owners, t.Owner) })
 	return owners
 }
 

@@ -93,8 +93,7 @@ var words = map[string][]string{
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 const (
-	maxNames = 100 // of the lists and shares of a scope
-
+	maxNames  = 100 // of the lists and shares of a scope
 	maxWeight = 1000
 )
 
@@ -102,7 +101,10 @@ const (
 var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checker collects the faults of a policy.
-type checker struct{ diag.Faults }
+type checker struct {
+	diag.Faults
+	raises bool // some limit may grow above the configured one
+}
 
 func (c *checker) add(at diag.Place, path, format string, args ...any) {
 	c.Add(at, path, fmt.Sprintf(format, args...))

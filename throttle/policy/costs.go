@@ -12,9 +12,8 @@ import (
 // Requests is the unit that a rule counts by default.
 const Requests = "requests"
 
-// Costs is a cost by unit: {"requests": 1, "tokens": 1500}. Requests default to 1, and other units to
-// 0. A rule counts its own unit only. A rule whose unit costs 0 is neither asked nor charged. A
-// concurrency rule counts one place.
+// Costs is a cost by unit: {"requests": 1, "tokens": 1500}. Requests default to 1, and other units to 0. A rule counts its own
+// unit only. A rule whose unit costs 0 is neither asked nor charged. A concurrency rule counts one place.
 type Costs map[string]int64
 
 // defaultRequests is the amount of Requests if a cost does not give one.
@@ -120,12 +119,12 @@ func unitReason(unit string) string {
 	return ""
 }
 
-// Under returns the amount that a rule is charged: that of its own unit, or one place for a concurrency rule.
+// Under returns the amount that a rule of a Policy is charged: that of its own unit, or one place for a concurrency rule.
 func (c Costs) Under(r Rule) int64 {
 	if r.Algorithm == Concurrency {
 		return defaultRequests
 	}
-	return c.Of(r.unit())
+	return c.Of(r.Unit)
 }
 
 // CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil. If there are several such
@@ -138,7 +137,7 @@ func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error 
 		}
 		cost, most := charge(b.Rule), b.Rule.Capacity()
 		if cost > most && (worst == nil || most < worst.Capacity) {
-			worst = &CostError{Scope: s, Rule: b.Rule.Name, Unit: b.Rule.unit(), Cost: cost, Capacity: most}
+			worst = &CostError{Scope: s, Rule: b.Rule.Name, Unit: b.Rule.Unit, Cost: cost, Capacity: most}
 		}
 	}
 	if worst != nil {

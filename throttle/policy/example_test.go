@@ -40,8 +40,7 @@ func ExampleNew() {
 	//           - {name: burst, algorithm: token-bucket, limit: 5, per: 1m, burst: 10}
 }
 
-// A quota for each day on the clocks of California, and one for each month that what
-// is left of the month before is added to.
+// A quota for each day on the clocks of California, and one for each month that what is left of the month before is added to.
 func ExampleRule_calendar() {
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
 		"mail": {Rules: []policy.Rule{

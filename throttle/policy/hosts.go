@@ -76,11 +76,7 @@ func hostReason(text string) string {
 // any. If no level does, the result is empty, and the answers of all hosts count.
 func (p *Policy) Hosts(s Scope) []string {
 	var hosts []string
-	p.visit(s, func(_ Scope, layers []*tree) {
-		if t := lastWith(layers, func(t *tree) bool { return len(t.Hosts) > 0 }); t != nil {
-			hosts = t.Hosts
-		}
-	})
+	p.settings(s, func(t *tree) bool { return len(t.Hosts) > 0 }, func(_ Scope, t *tree) { hosts = t.Hosts })
 	return slices.Clone(hosts)
 }
 

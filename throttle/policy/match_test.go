@@ -15,8 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// lines renders bounds as "rule limit@scope", which overlay tables are easy to
-// read in.
+// lines renders bounds as "rule limit@scope", which overlay tables are easy to read in.
 func lines(bounds []policy.MatchedRule) string {
 	var out []string
 	for _, b := range bounds {

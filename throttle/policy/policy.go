@@ -66,9 +66,8 @@ type ScopeConfig struct {
 	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128 bytes, of the characters of
 	// a name. Defaults to none.
 	Owner string
-	// Hosts are the hosts whose answers count for this level and those below it, as HOST, HOST:PORT or
-	// *.HOST: see Limiter.Report. They replace those of a level above. If empty, they are inherited; if
-	// no level lists one, any host counts.
+	// Hosts are the hosts whose answers count for this level and those below it, as HOST, HOST:PORT or *.HOST: see
+	// Limiter.Report. They replace those of a level above. If empty, they are inherited; if no level lists one, any host counts.
 	Hosts []string
 	// Apps are the applications (Config.App) that may spend from this level and those below it, at most
 	// 100. A name's own value replaces that of "*". Defaults to all.
@@ -150,7 +149,7 @@ func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig)
 	if !c.None() {
 		return nil, &Error{Name: name, Faults: c.All()}
 	}
-	p.raises = p.root.raises()
+	p.raises = c.raises
 	return p, nil
 }
 
@@ -252,6 +251,15 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched b
 		}
 	}
 	return bounds, matched
+}
+
+// settings visits the levels of a path with a setting, outermost first, each with the tree whose value counts there.
+func (p *Policy) settings(s Scope, has func(*tree) bool, visit func(level Scope, t *tree)) {
+	p.visit(s, func(level Scope, layers []*tree) {
+		if t := lastWith(layers, has); t != nil {
+			visit(level, t)
+		}
+	})
 }
 
 // visit visits the trees that cover each level of a path, outermost first.
@@ -357,18 +365,13 @@ func fold(bounds []MatchedRule, layers []*tree, at Scope) []MatchedRule {
 	return bounds
 }
 
-// has reports whether is returns true for any rule of the policy.
-func (p *Policy) has(is func(Rule) bool) bool {
-	return !p.root.each(func(_ string, r Rule) bool { return !is(r) })
-}
-
 // RaisesLimits reports whether an API's answers can make any limit larger than the configured one.
 func (p *Policy) RaisesLimits() bool { return p.raises }
 
 // SharesLimits reports whether any rule of the policy, except shadow rules, has the failure policy FailShare, which needs
 // Limiter.Heartbeat.
 func (p *Policy) SharesLimits() bool {
-	return p.has(func(r Rule) bool { return r.OnRedisError == FailShare && !r.Shadow })
+	return !p.root.each(func(_ string, r Rule) bool { return r.OnRedisError != FailShare || r.Shadow })
 }
 
 // Limits returns the policy as a tree of which New makes an equal policy, for programs that edit it. The caller may keep and

@@ -1,6 +1,9 @@
 package policy
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Algorithm is the way a rule counts.
 type Algorithm string
@@ -133,19 +136,9 @@ func (r Rule) withDefaults() Rule {
 	if r.Algorithm == Concurrency && r.Lease == 0 {
 		r.Lease = defaultLease
 	}
-	if r.OnRedisError == "" {
-		r.OnRedisError = FailClosed
-	}
+	r.OnRedisError = cmp.Or(r.OnRedisError, FailClosed)
 	if r.Unit == "" && r.Algorithm != Concurrency {
 		r.Unit = Requests
 	}
 	return r
-}
-
-// unit returns what the rule counts, empty for a rule that counts runs.
-func (r Rule) unit() string {
-	if r.Unit == "" && r.Algorithm != Concurrency {
-		return Requests
-	}
-	return r.Unit
 }

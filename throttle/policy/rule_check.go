@@ -124,9 +124,9 @@ func (c *ruleCheck) run() {
 		c.checkRequired()
 	}
 	c.checkCompany()
-	c.checkNumber("limit", c.Limit, 0, MaxLimit)
-	c.checkNumber("burst", c.Burst, 1, MaxLimit)
-	c.checkNumber("rollover", c.Rollover, 0, MaxLimit)
+	c.checkNumber("limit", c.Limit, 0)
+	c.checkNumber("burst", c.Burst, 1)
+	c.checkNumber("rollover", c.Rollover, 0)
 	c.checkTime("per", c.Per, minTime, MaxTime)
 	c.checkTime("lease", c.Lease, minLease, maxLease)
 	c.checkTime("margin", c.Margin, minTime, MaxTime)
@@ -210,9 +210,9 @@ func (c *ruleCheck) checkCompany() {
 	if !c.good("algorithm") {
 		return
 	}
-	for _, field := range FieldsNotWith(c.Algorithm) {
-		if c.set(field) {
-			c.fault(field, "does not go with %s; remove it", c.Algorithm)
+	for _, row := range company {
+		if c.set(row.field) && !slices.Contains(row.algorithms, c.Algorithm) {
+			c.fault(row.field, "does not go with %s; remove it", c.Algorithm)
 		}
 	}
 	if c.set("timezone") && !c.set("active") && c.Algorithm != Calendar {
@@ -220,44 +220,39 @@ func (c *ruleCheck) checkCompany() {
 	}
 }
 
-func (c *ruleCheck) checkNumber(f string, n, least, most int64) {
+func (c *ruleCheck) checkNumber(f string, n, least int64) {
+	checkBounds(c, f, n, least, MaxLimit, func(n int64) string { return strconv.FormatInt(n, 10) })
+}
+
+func (c *ruleCheck) checkTime(f string, d, least, most time.Duration) {
+	checkBounds(c, f, d, least, most, duration.Format)
+	if below := d.Truncate(time.Microsecond); below != d && c.good(f) {
+		c.fault(f, "is %s, and limits count whole microseconds; write %s or %s",
+			c.field(f).text, duration.Format(below), duration.Format(below+time.Microsecond))
+	}
+}
+
+func checkBounds[T int64 | time.Duration](c *ruleCheck, f string, n, least, most T, format func(T) string) {
 	w := c.field(f)
 	switch {
 	case !w.good():
 	case n < least:
-		c.fault(f, "is %s; the least is %d", w.text, least)
+		c.fault(f, "is %s; the least is %s", w.text, format(least))
 	case n > most:
-		c.fault(f, "is %s; the most is %d", w.text, most)
-	}
-}
-
-func (c *ruleCheck) checkTime(f string, d, least, most time.Duration) {
-	w := c.field(f)
-	switch {
-	case !w.good():
-	case d < least:
-		c.fault(f, "is %s; the least is %s", w.text, duration.Format(least))
-	case d > most:
-		c.fault(f, "is %s; the most is %s", w.text, duration.Format(most))
-	case d%time.Microsecond != 0:
-		below := d.Truncate(time.Microsecond)
-		c.fault(f, "is %s, and limits count whole microseconds; write %s or %s",
-			w.text, duration.Format(below), duration.Format(below+time.Microsecond))
+		c.fault(f, "is %s; the most is %s", w.text, format(most))
 	}
 }
 
 // checkMargin requires a margin below per, and below half of per for a fixed window: a larger one would leave nothing to admit.
 // The periods of a calendar vary, so the shortest possible period counts.
 func (c *ruleCheck) checkMargin() {
-	if c.Algorithm == Calendar && c.good("margin") && c.Margin >= shortestPeriod/2 {
-		c.fault("margin", "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
-			c.field("margin").text, duration.Format(shortestPeriod/2))
-	}
-	if !c.good("margin") || !c.good("per") || !c.good("algorithm") {
-		return
-	}
 	margin, per := c.field("margin").text, c.field("per").text
 	switch {
+	case !c.good("margin"):
+	case c.Algorithm == Calendar && c.Margin >= shortestPeriod/2:
+		c.fault("margin", "is %s; with calendar it must be less than %s, half of the shortest period that cron has",
+			margin, duration.Format(shortestPeriod/2))
+	case !c.good("per") || !c.good("algorithm"):
 	case c.Algorithm == FixedWindow && c.Margin >= c.Per-c.Margin:
 		c.fault("margin", "is %s; in a fixed window it must be less than half of per (%s)", margin, per)
 	case c.Margin >= c.Per:
@@ -288,14 +283,4 @@ func (c *ruleCheck) checkBucket() {
 	}
 	c.fault(f, "is %s, and burst x per / limit is longer than 142 years; lower burst or per, or raise limit",
 		c.field(f).text)
-}
-
-// FieldsNotWith returns the fields of a rule that do not go with an algorithm.
-func FieldsNotWith(a Algorithm) (names []string) {
-	for _, row := range company {
-		if !slices.Contains(row.algorithms, a) {
-			names = append(names, row.field)
-		}
-	}
-	return names
 }

@@ -200,8 +200,7 @@ func TestForATime(t *testing.T) {
 	}
 }
 
-// A change that says what is so already makes no version, and removing what was only set
-// leaves nothing behind.
+// A change that says what is so already makes no version, and removing what was only set leaves nothing behind.
 func TestNothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	s, rdb := withFile(t)
