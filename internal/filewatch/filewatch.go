@@ -14,20 +14,23 @@ import (
 
 const (
 	lookEvery = 10 * time.Second // where the system reports no changes: network file systems, too many watches
-	settles   = time.Second      // a program that writes in place may be half-way through
+	// Settles is how long a file must have been unchanged: a program that writes it in place may be half-way through, and half a
+	// file can be a valid one.
+	Settles = time.Second
 )
 
 // Changes returns a channel that gets a value at once, for changes before the watch began, and then each time the file at path
 // has changed, appeared or gone and has stayed so for a second. Values that were not received count as one. The channel is closed
 // when ctx ends. The system reports changes (package fsnotify); every ten seconds the file is looked at anyway.
 func Changes(ctx context.Context, path string) <-chan struct{} {
-	return changes(ctx, path, lookEvery, settles)
+	return changes(ctx, path, lookEvery, Settles)
 }
 
 func changes(ctx context.Context, path string, lookEvery, settles time.Duration) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	changed <- struct{}{}
-	f := &file{path: path, reported: stat(path)}
+	f := &file{path: path}
+	f.reported, _ = StampOf(path)
 	f.seen = f.reported
 	go func() {
 		defer close(changed)
@@ -54,7 +57,7 @@ func changes(ctx context.Context, path string, lookEvery, settles time.Duration)
 				default:
 				}
 			}
-			if wait = lookEvery; !same(f.seen, f.reported) {
+			if wait = lookEvery; !f.seen.Same(f.reported) {
 				wait = settles - time.Since(f.since)
 			}
 		}
@@ -62,11 +65,11 @@ func changes(ctx context.Context, path string, lookEvery, settles time.Duration)
 	return changed
 }
 
-// file is what was seen of the file. An fs.FileInfo is nil where there was none.
+// file is what was seen of the file.
 type file struct {
 	path     string
-	reported fs.FileInfo
-	seen     fs.FileInfo
+	reported Stamp
+	seen     Stamp
 	since    time.Time // when it was seen first
 }
 
@@ -81,29 +84,35 @@ func (f *file) watch(w *fsnotify.Watcher) {
 
 // look looks at the file and reports whether it has changed and settled.
 func (f *file) look(settles time.Duration) bool {
-	if now := stat(f.path); !same(now, f.seen) {
+	if now, _ := StampOf(f.path); !now.Same(f.seen) {
 		f.seen, f.since = now, time.Now()
 	}
-	if same(f.seen, f.reported) || time.Since(f.since) < settles {
+	if f.seen.Same(f.reported) || time.Since(f.since) < settles {
 		return false
 	}
 	f.reported = f.seen
 	return true
 }
 
-// stat follows symlinks.
-func stat(path string) fs.FileInfo {
+// Stamp identifies a version of a file. Info is nil if there is no file.
+type Stamp struct{ Info fs.FileInfo }
+
+// StampOf returns the stamp of a file, or of the target of a symlink: a Kubernetes ConfigMap changes by another target.
+func StampOf(path string) (Stamp, error) {
 	info, err := os.Stat(path)
-	if err != nil {
-		return nil
-	}
-	return info
+	return Stamp{info}, err
 }
 
-// same reports whether both are of one file that was not written in between.
-func same(a, b fs.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == b
+// SameFile reports whether both are of one file, which was at most written in place in between. A file that was renamed to the
+// name, or that a link leads to now, is another.
+func (s Stamp) SameFile(other Stamp) bool {
+	return s.Info != nil && other.Info != nil && os.SameFile(s.Info, other.Info)
+}
+
+// Same reports whether both are of one file that was not written in between, or both of none.
+func (s Stamp) Same(other Stamp) bool {
+	if s.Info == nil || other.Info == nil {
+		return s.Info == other.Info
 	}
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+	return s.SameFile(other) && s.Info.ModTime().Equal(other.Info.ModTime()) && s.Info.Size() == other.Info.Size()
 }

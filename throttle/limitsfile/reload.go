@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headway-go/headway/internal/filewatch"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -22,7 +23,7 @@ const retryEvery = time.Second
 // Reload publishes the limits file whenever it has changed and settled, and at each signal, until ctx ends. A file with faults changes
 // nothing.
 func (s *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
-	if s.read.stood.info == nil {
+	if s.read.stood.Info == nil {
 		return // there is no file
 	}
 	changed, asked := s.changes(ctx, s.read.path), false
@@ -46,9 +47,9 @@ func (s *Source) Reload(ctx context.Context, signals <-chan os.Signal) {
 }
 
 // look takes the file if it has changed since it was taken, or is asked for, and is as it was seen a second ago. It reports whether there is nothing more to do.
-func (s *Source) look(ctx context.Context, taken, seen *Stamp, asked bool) (done bool) {
-	stands, err := stampOf(s.read.path)
-	if err == nil && !stands.regular() {
+func (s *Source) look(ctx context.Context, taken, seen *filewatch.Stamp, asked bool) (done bool) {
+	stands, err := filewatch.StampOf(s.read.path)
+	if err == nil && !regular(stands) {
 		err = errors.New("it is no file")
 	}
 	switch {
@@ -57,26 +58,26 @@ func (s *Source) look(ctx context.Context, taken, seen *Stamp, asked bool) (done
 		return true
 	case err != nil:
 		return true // it is being replaced: that is a change
-	case stands.same(s.read.stood):
+	case stands.Same(s.read.stood):
 		s.mended()
 	}
-	if !asked && stands.same(*taken) {
+	if !asked && stands.Same(*taken) {
 		return true
 	}
-	if !stands.old() && !stands.same(*seen) { // it may be half written: look again in a second
+	if !settled(stands) && !stands.Same(*seen) { // it may be half written: look again in a second
 		*seen = stands
 		return false
 	}
 	text, read, err := readFile(s.read.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && !read.same(stands):
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !read.Same(stands):
 		return false // replaced just now
 	case err != nil:
 		*taken = stands
 		s.unread(ctx, err)
 		return true
 	}
-	if done = s.take(ctx, text, read, asked, read.sameFile(*taken)); done {
+	if done = s.take(ctx, text, read, asked, read.SameFile(*taken)); done {
 		*taken = read
 	}
 	return done
@@ -112,7 +113,7 @@ func firstOf(err error) string {
 
 // take publishes the text of the file. Only a file that was written in place can be half written. take returns false where Redis has to be
 // asked again.
-func (s *Source) take(ctx context.Context, text []byte, stands Stamp, asked, inPlace bool) (done bool) {
+func (s *Source) take(ctx context.Context, text []byte, stands filewatch.Stamp, asked, inPlace bool) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rules, err := limitsyaml.Parse(s.read.path, text)

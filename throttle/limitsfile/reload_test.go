@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/filewatch"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
@@ -71,13 +72,13 @@ func later(d time.Duration) {
 func looks(ctx context.Context, path string) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	go func() {
-		reported, _ := stampOf(path)
+		reported, _ := filewatch.StampOf(path)
 		seen, since := reported, time.Now()
 		for pause(ctx, 100*time.Millisecond) {
-			if stands, _ := stampOf(path); !stands.same(seen) {
+			if stands, _ := filewatch.StampOf(path); !stands.Same(seen) {
 				seen, since = stands, time.Now()
 			}
-			if !seen.same(reported) && time.Since(since) >= settles {
+			if !seen.Same(reported) && time.Since(since) >= filewatch.Settles {
 				reported = seen
 				changed <- struct{}{}
 			}
@@ -251,7 +252,7 @@ func TestStartWaitsForTheFile(t *testing.T) {
 		}
 		// One whose time is still to come, by this machine's clock, is waited for as well.
 		must(t, os.Chtimes(path, time.Now(), time.Now().Add(time.Hour)))
-		if readOf(t, path); time.Since(began) != settles {
+		if readOf(t, path); time.Since(began) != filewatch.Settles {
 			t.Errorf("it waited %s", time.Since(began))
 		}
 	})
@@ -327,7 +328,7 @@ func TestPipeIsReadOnce(t *testing.T) {
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("pipes have no names here")
 	}
-	if read := readOf(t, path); string(read.text) != twoTenants || read.stood.regular() {
+	if read := readOf(t, path); string(read.text) != twoTenants || regular(read.stood) {
 		t.Errorf("%q", read.text)
 	}
 }

@@ -65,12 +65,9 @@ func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig
 
 // sleep waits for a time, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // follower is the state of Follow. Times are this process's.
@@ -135,9 +132,7 @@ func (f *follower) take(ctx context.Context, mark string) error {
 		base, err = f.store.base(ctx, f.store.rdb, r.Version)
 	}
 	if err == nil {
-		if _, _, invalid := r.policy(base, r.InForce); invalid != nil {
-			err = &DamagedError{r.Number, invalid} // reported now, not when it comes into force
-		}
+		_, _, err = r.policyOver(base, r.InForce) // a damaged version is reported now, not when it comes into force
 	}
 	if errors.As(err, new(*DamagedError)) {
 		f.mark = mark
@@ -169,9 +164,9 @@ func (f *follower) enforce(ctx context.Context) {
 		return
 	}
 	v := *f.read
-	p, next, err := v.policy(f.base, time.Now().Add(f.offset))
+	p, next, err := v.policyOver(f.base, time.Now().Add(f.offset))
 	if err != nil {
-		f.refuse(ctx, &DamagedError{v.Number, err})
+		f.refuse(ctx, err)
 		return
 	}
 	f.next = time.Time{}

@@ -111,9 +111,12 @@ func numberOf(mark string) (int64, error) {
 }
 
 // mark returns the mark of the newest version, "" if there is none. Costs one round trip.
-func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
-	texts, err := s.fields(ctx, c, markField)
-	return texts[markField], err
+func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) { return s.field(ctx, c, markField) }
+
+// field reads a field of the hash, "" if it is not there.
+func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (string, error) {
+	texts, err := s.fields(ctx, c, name)
+	return texts[name], err
 }
 
 // Newest returns the number of the newest version, 0 if there is none. The error may be a *DamagedError. Costs one round trip.
@@ -157,22 +160,18 @@ func (s *Store) Version(ctx context.Context, number int64) (Version, error) {
 }
 
 func (s *Store) record(ctx context.Context, c redis.Cmdable, number int64) (record, error) {
-	name := versionField(number)
-	texts, err := s.fields(ctx, c, name)
+	text, err := s.field(ctx, c, versionField(number))
 	if err != nil {
 		return record{}, err
 	}
-	if texts[name] == "" {
+	if text == "" {
 		return record{}, &VersionError{number}
 	}
-	return decode(number, texts[name])
+	return decode(number, text)
 }
 
 // fields reads some fields of the hash, and leaves out those that are not there. The master answers, or the connection c.
 func (s *Store) fields(ctx context.Context, c redis.Cmdable, names ...string) (map[string]string, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
 	var values *redis.SliceCmd
 	if c != redis.Cmdable(s.rdb) {
 		values = c.HMGet(ctx, s.key, names...)
@@ -201,11 +200,7 @@ func (s *Store) Policy(ctx context.Context, v Version, at time.Time) (*policy.Po
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	p, next, err := v.policy(base, at)
-	if err != nil {
-		return nil, time.Time{}, &DamagedError{v.Number, err}
-	}
-	return p, next, nil
+	return v.policyOver(base, at)
 }
 
 // Now returns the policy that is in force. Its errors are those of Current and Policy. Costs a few round trips.
@@ -228,15 +223,14 @@ func (s *Store) base(ctx context.Context, c redis.Cmdable, v Version) (*policy.P
 	if source == nil {
 		return new(policy.Policy), nil
 	}
-	name := sourcePrefix + source.Sum
-	texts, err := s.fields(ctx, c, name)
+	text, err := s.field(ctx, c, sourcePrefix+source.Sum)
 	if err != nil {
 		return nil, err
 	}
-	if texts[name] == "" {
+	if text == "" {
 		return nil, &DamagedError{v.Number, errors.New("its text is not there")}
 	}
-	p, err := limitsyaml.Parse("the limits in Redis", []byte(texts[name]))
+	p, err := limitsyaml.Parse("the limits in Redis", []byte(text))
 	if err != nil {
 		return nil, &DamagedError{v.Number, err}
 	}

@@ -183,6 +183,15 @@ func decode(number int64, text string) (r record, err error) {
 	return r, nil
 }
 
+// policyOver is policy for a version as Redis has it: the error is a *DamagedError.
+func (v Version) policyOver(base *policy.Policy, now time.Time) (*policy.Policy, time.Time, error) {
+	p, next, err := v.policy(base, now)
+	if err != nil {
+		return nil, time.Time{}, &DamagedError{v.Number, err}
+	}
+	return p, next, nil
+}
+
 // policy returns the policy of a version over its base at a time, and when it changes by itself: the zero time for never.
 func (v Version) policy(base *policy.Policy, now time.Time) (*policy.Policy, time.Time, error) {
 	var next time.Time
@@ -336,8 +345,7 @@ func namesIn(nodes ...policy.ScopeConfig) (names []string) {
 func isField(name string) bool { return strings.HasSuffix(name, ":") }
 
 // unique returns some names, each once, in their order.
-func unique(names []string) []string {
-	var list []string
+func unique(names []string) (list []string) {
 	for _, name := range names {
 		if !slices.Contains(list, name) {
 			list = append(list, name)

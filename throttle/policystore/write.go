@@ -153,8 +153,8 @@ func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error)
 	if d.base, err = s.base(ctx, tx, before.Version); err != nil {
 		return nil, err
 	}
-	if d.was, _, err = before.policy(d.base, now); err != nil {
-		return nil, &DamagedError{before.Number, err}
+	if d.was, _, err = before.policyOver(d.base, now); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
