@@ -17,6 +17,7 @@ func TestNameReason(t *testing.T) {
 		"a\nb":                   "holds the control character U+000A; remove it",
 		"a\x7f":                  "holds the control character U+007F; remove it",
 		"a\u2028":                "holds the control character U+2028; remove it",
+		"a\u2029":                "holds the control character U+2029; remove it",
 	} {
 		if got := NameReason(name); got != want {
 			t.Errorf("%q: got %q, want %q", name, got, want)

@@ -46,12 +46,8 @@ func TestAppFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"limits: {a: {apps: []}}":         `x:1:20: limits.a.apps: apps is empty, and nobody could spend from here; name one, or remove the line`,
 		"limits: {a: {apps: billing}}":    `x:1:20: limits.a.apps: apps is the text "billing"; write a list of applications, such as [billing]`,
-		"limits: {a: {apps: [7]}}":        `x:1:21: limits.a.apps: the application is the number 7; write "7" in quotes if that text is meant`,
 		"limits: {a: {apps: [x, x]}}":     `x:1:24: limits.a.apps: application "x" is there already; keep one of the two`,
-		"limits: {a: {apps: [a/b]}}":      `x:1:21: limits.a.apps: application "a/b" holds a '/', which divides names; write another character`,
 		"limits: {a: {owner: \"a\\nb\"}}": `x:1:10: limits.a.owner: owner holds the control character U+000A; remove it`,
-		"limits: {a: {owner: {}}}":        `x:1:21: limits.a.owner: owner is a mapping; write a name, such as account`,
-		"limits: {a: {own: x}}":           `x:1:14: limits.a.own: own is not a field of a scope; did you mean owner?`,
 	} {
 		if _, err := limitsyaml.Parse("x", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
@@ -91,7 +87,6 @@ func TestHostsFaults(t *testing.T) {
 		"[]":                        `1:21: limits.a.hosts: hosts is empty, and no answer would count; name one, or remove the line`,
 		"[https://api.example.com]": `1:22: limits.a.hosts: host "https://api.example.com" is a URL or a path; write its host alone, such as api.example.com`,
 		`["a:http"]`:                `1:22: limits.a.hosts: host "a:http" has a port that is no number from 1 to 65535`,
-		`["a:0"]`:                   `1:22: limits.a.hosts: host "a:0" has a port that is no number from 1 to 65535`,
 		`["a:70000"]`:               `1:22: limits.a.hosts: host "a:70000" has a port that is no number from 1 to 65535`,
 		`["a:b:c"]`:                 `1:22: limits.a.hosts: host "a:b:c" has no port behind its last colon; write HOST or HOST:PORT`,
 		"[münchen.example]":         `1:22: limits.a.hosts: host "münchen.example" is not ASCII; write the form that begins with xn--`,
