@@ -2,6 +2,7 @@ package answers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -61,21 +62,16 @@ func (r *Reporter) Overtaken(s Start) (overtaken bool, next <-chan struct{}) {
 // Denied notes that a pause by an API denied a start of a scope. If this process has not heard of that pause, it looks it up for
 // the starts that are waited for.
 func (r *Reporter) Denied(s *wire.Scope) {
-	if r.waiting.Load() > 0 && !r.knows(s) {
+	if r.waiting.Load() == 0 {
+		return
+	}
+	now := time.Now()
+	r.mu.Lock()
+	known := slices.ContainsFunc(levels(s), func(level string) bool { return now.Before(r.pauses[s.Prefix+level].ends) })
+	r.mu.Unlock()
+	if !known {
 		r.Look(s)
 	}
-}
-
-// knows reports whether this process knows a pause for which a start of a scope may have been denied.
-func (r *Reporter) knows(s *wire.Scope) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, level := range levels(s) {
-		if time.Now().Before(r.pauses[s.Prefix+level].ends) {
-			return true
-		}
-	}
-	return false
 }
 
 // heard notes a pause of a scope, by its key, that was in force at a time of the server's clock, and wakes the starts that are waited for.

@@ -34,18 +34,14 @@ func (l *Faults) Bad(f Field, path, format string, args ...any) {
 
 // Plain returns whether a value has no alias, anchor or tag, and reports the fault if it has one.
 func (l *Faults) Plain(f Field, path string) bool {
-	n := f.Value
-	switch {
-	case n.Kind == yaml.AliasNode:
-		l.Bad(f, path, "is an alias, and aliases are not read; write its value out")
-	case n.Anchor != "":
-		l.Bad(f, path, "has an anchor, and anchors are not read; remove &%s", mark(n.Anchor))
-	case tagged(n):
-		l.Bad(f, path, "has a tag, and tags are not read; remove %s", mark(n.Tag))
-	default:
-		return true
+	reason := marked(f.Value)
+	if f.Value.Kind == yaml.AliasNode {
+		reason = "is an alias, and aliases are not read; write its value out"
 	}
-	return false
+	if reason != "" {
+		l.Bad(f, path, "%s", reason)
+	}
+	return reason == ""
 }
 
 // Is returns whether the value is plain and of a kind, and reports the fault if it is not. want is what to write instead.
@@ -60,8 +56,16 @@ func (l *Faults) Is(f Field, kind yaml.Kind, path, want string) bool {
 	return true
 }
 
-// tagged reports whether a tag is written, such as !!int or !.
-func tagged(n *yaml.Node) bool { return n.Style&yaml.TaggedStyle != 0 || n.Tag == "!" }
+// marked returns why a node with an anchor or a tag, such as !!int or !, is not read. It returns "" for any other node.
+func marked(n *yaml.Node) string {
+	switch {
+	case n.Anchor != "":
+		return "has an anchor, and anchors are not read; remove &" + mark(n.Anchor)
+	case n.Style&yaml.TaggedStyle != 0 || n.Tag == "!":
+		return "has a tag, and tags are not read; remove " + mark(n.Tag)
+	}
+	return ""
+}
 
 // Fields returns the fields of a mapping, and reports keys that are no plain names or that occur twice.
 func (l *Faults) Fields(n *yaml.Node, path string) []Field {
@@ -88,13 +92,11 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 // keyReason returns what is wrong with the key of a mapping, empty for nothing. A plain scalar of any type counts as its text:
 // 404 is the name "404".
 func keyReason(key *yaml.Node) string {
-	switch {
+	switch reason := marked(key); {
 	case key.Kind == yaml.AliasNode:
 		return fmt.Sprintf("*%s is an alias, and aliases are not read; write the name out", mark(key.Value))
-	case key.Anchor != "":
-		return fmt.Sprintf("%s has an anchor, and anchors are not read; remove &%s", diag.PathName(key.Value), mark(key.Anchor))
-	case tagged(key):
-		return fmt.Sprintf("%s has a tag, and tags are not read; remove %s", diag.PathName(key.Value), mark(key.Tag))
+	case reason != "":
+		return diag.PathName(key.Value) + " " + reason
 	case key.Kind != yaml.ScalarNode:
 		return fmt.Sprintf("%s stands where a name has to; write a name", Describe(key))
 	case key.Tag == "!!merge":

@@ -120,7 +120,7 @@ func (s *Source) take(ctx context.Context, text []byte, stands filewatch.Stamp, 
 	before := s.read
 	same := err == nil && bytes.Equal(limitsyaml.Format(rules), limitsyaml.Format(before.policy))
 	switch {
-	case inPlace && !asked && !same && cutOff(before.text, text):
+	case inPlace && !asked && !same && len(text) < len(before.text) && bytes.HasPrefix(before.text, text):
 		s.log.WarnContext(ctx, "limits file looks truncated and was not loaded; complete it, or rename a copy of it to its name to load it as it is",
 			"file", s.read.path, "bytes", len(text), "before", len(before.text))
 		s.fault(fmt.Errorf("the limits file %s looks truncated and was not loaded; keeping the current limits", s.read.path))
@@ -150,32 +150,22 @@ func (s *Source) take(ctx context.Context, text []byte, stands filewatch.Stamp, 
 	return err == nil
 }
 
-// cutOff reports whether a text is the beginning of the one before, like that of a file which is being written in place.
-func cutOff(before, text []byte) bool {
-	return len(text) < len(before) && bytes.HasPrefix(before, text)
-}
-
-// warnRemoved logs the rules and other fields of the file before that this one no longer has.
+// warnRemoved logs the rules and other fields of the file before, if there was any, that this one no longer has.
 func (s *Source) warnRemoved(ctx context.Context, before *policy.Policy) {
-	removed := removed(before, s.read.policy)
+	if before == nil {
+		return
+	}
+	has := names(s.read.policy)
+	removed := slices.DeleteFunc(names(before), func(name string) bool {
+		_, still := slices.BinarySearch(has, name)
+		return still
+	})
 	if len(removed) == 0 {
 		return
 	}
 	const most = 20
 	s.log.WarnContext(ctx, "the new limits file removes rules or settings",
 		"file", s.read.path, "gone", len(removed), "names", strings.Join(removed[:min(most, len(removed))], ", "))
-}
-
-// removed lists the names of a policy that another one lacks. Without a policy before there is none.
-func removed(before, after *policy.Policy) []string {
-	if before == nil {
-		return nil
-	}
-	has := map[string]bool{}
-	for _, name := range names(after) {
-		has[name] = true
-	}
-	return slices.DeleteFunc(names(before), func(name string) bool { return has[name] })
 }
 
 // names lists the rules and other fields of a policy by their places.

@@ -14,13 +14,6 @@ import (
 // surveyBound is how long a publication may take to count the tasks that it leaves without a rule.
 const surveyBound = 2 * time.Second
 
-// unmatched is what a publication leaves waiting in scopes that no rule matches.
-type unmatched struct {
-	tasks  int64
-	scopes int
-	first  string // the scope in which most of them wait
-}
-
 // warnUnmatched logs that tasks wait whose scopes no rule matches under a version that was just written. Otherwise the first warning comes
 // when asynq brings such a task, which may be long after its start was due. Without an answer from Redis it logs nothing: the limits are in
 // force either way.
@@ -31,39 +24,39 @@ func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version) {
 	if err != nil || next.Unmatched() == policy.UnmatchedAllow {
 		return
 	}
-	left, err := s.leftUnmatched(ctx, next)
-	if err != nil || left.tasks == 0 {
+	tasks, scopes, first, err := s.unmatched(ctx, next)
+	if err != nil || tasks == 0 {
 		return
 	}
 	s.log.WarnContext(ctx, "tasks wait in scopes that no rule of the new limits matches; add a rule, or delete the tasks",
-		"version", v.Number, "tasks", left.tasks, "scopes", left.scopes, "scope", left.first)
+		"version", v.Number, "tasks", tasks, "scopes", scopes, "scope", first)
 }
 
-// leftUnmatched counts those tasks.
-func (s *Source) leftUnmatched(ctx context.Context, next *policy.Policy) (left unmatched, err error) {
+// unmatched counts those tasks and their scopes. first is the scope in which most of them wait.
+func (s *Source) unmatched(ctx context.Context, next *policy.Policy) (tasks int64, scopes int, first string, err error) {
 	limiter, err := throttle.New(s.rdb, next, throttle.Config{Prefix: s.cfg.Prefix})
 	if err != nil {
-		return left, err
+		return 0, 0, "", err
 	}
 	list := limiter.Waitlist()
 	active, err := list.ActiveProviders(ctx, time.Time{})
 	if err != nil {
-		return left, err
+		return 0, 0, "", err
 	}
 	most := int64(0)
 	for provider := range active {
 		queues, _, err := inspect.Of(list).Count(ctx, provider, func(scope string) bool { return !matches(next, scope) })
 		if err != nil {
-			return left, err
+			return 0, 0, "", err
 		}
 		for _, q := range queues {
-			left.tasks, left.scopes = left.tasks+q.Own, left.scopes+1
+			tasks, scopes = tasks+q.Own, scopes+1
 			if q.Own > most {
-				most, left.first = q.Own, q.Scope
+				most, first = q.Own, q.Scope
 			}
 		}
 	}
-	return left, nil
+	return tasks, scopes, first, nil
 }
 
 func matches(p *policy.Policy, name string) bool {

@@ -126,18 +126,14 @@ func (d decoder) shares(e strictyaml.Field, path string) (map[string]policy.Shar
 		if !d.Is(e, yaml.MappingNode, at, "its share, such as {part: 60%, weight: 1}") {
 			continue
 		}
-		shares[e.Name], source.Fields[e.Name] = d.share(e, at)
+		share, from := policy.Share{}, mappingAt(strictyaml.PlaceOf(e.Key))
+		readFields(d, e.Value, &share, from, at, "a share", shareFields, shareReaders)
+		shares[e.Name], source.Fields[e.Name] = share, from
 	}
 	if len(e.Value.Content) == 0 {
 		d.bad(e, path, "is empty; name a scope below, or remove the line")
 	}
 	return shares, source
-}
-
-func (d decoder) share(e strictyaml.Field, path string) (s policy.Share, source *policy.Source) {
-	source = mappingAt(strictyaml.PlaceOf(e.Key))
-	readFields(d, e.Value, &s, source, path, "a share", shareFields, shareReaders)
-	return s, source
 }
 
 var shareReaders = map[string]reader[policy.Share]{

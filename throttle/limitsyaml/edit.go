@@ -84,15 +84,18 @@ func (d decoder) ruleAlone(root *yaml.Node, name string) (policy.Rule, error) {
 	return scope.Rules[0], nil
 }
 
-// ParseAnswers parses the value of answers in limits.yaml, a word or fields, as FormatAnswers writes it. The result has these
-// fields of a scope alone. name is the text's name in errors. The error is a *policy.Error.
-func ParseAnswers(name string, data []byte) (answers policy.ScopeConfig, err error) {
-	d := decoder{&strictyaml.Faults{}}
-	source := &policy.Source{}
-	if root := file.Read(data, d.Faults); root != nil {
-		source = d.answers(&answers, strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
+// setAnswers sets the answers of a scope to a text as FormatAnswers writes it, or to none if it is empty.
+func setAnswers(s *policy.ScopeConfig, text string) (err error) {
+	var a policy.ScopeConfig
+	if text != "" {
+		d, source := decoder{&strictyaml.Faults{}}, &policy.Source{}
+		if root := file.Read([]byte(text), d.Faults); root != nil {
+			source = d.answers(&a, strictyaml.Field{Label: "answers", Key: root, Value: root}, "answers")
+		}
+		a, err = d.alone("answers", a, "answers", source)
 	}
-	return d.alone(name, answers, "answers", source)
+	s.Answers, s.Corrects, s.Refusals, s.ResetUnit = a.Answers, a.Corrects, a.Refusals, a.ResetUnit
+	return err
 }
 
 // alone checks a single field as that of a scope in a policy. The faults have no path, since each reason names its field.

@@ -44,7 +44,7 @@ var textFields = []field{
 	},
 	{PausedField, pauseText, setPause},
 	{"weight:", weightText, setWeight},
-	{"shares:", sharesText, setShares},
+	{"shares:", func(s policy.ScopeConfig) string { return formatShares(s.Shares) }, setShares},
 	{"answers:", FormatAnswers, setAnswers},
 }
 
@@ -116,13 +116,6 @@ func setWeight(s *policy.ScopeConfig, text string) (err error) {
 	return err
 }
 
-func sharesText(s policy.ScopeConfig) string {
-	if len(s.Shares) == 0 {
-		return ""
-	}
-	return FormatShares(s.Shares)
-}
-
 func setShares(s *policy.ScopeConfig, text string) error {
 	s.Shares = nil
 	if text == "" {
@@ -133,14 +126,5 @@ func setShares(s *policy.ScopeConfig, text string) error {
 		_, limits := p.Limits()
 		s.Shares = limits["x"].Shares
 	}
-	return err
-}
-
-func setAnswers(s *policy.ScopeConfig, text string) (err error) {
-	var a policy.ScopeConfig
-	if text != "" {
-		a, err = ParseAnswers("answers", []byte(text))
-	}
-	s.Answers, s.Corrects, s.Refusals, s.ResetUnit = a.Answers, a.Corrects, a.Refusals, a.ResetUnit
 	return err
 }

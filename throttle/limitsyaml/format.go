@@ -58,26 +58,19 @@ func (w *writer) scope(indent int, name string, s policy.ScopeConfig) {
 }
 
 func (w *writer) fields(indent int, s policy.ScopeConfig) {
-	if s.Owner != "" {
-		w.line(indent, "owner: "+yamlText(s.Owner))
+	put := func(field, value string, meant bool) {
+		if meant {
+			w.line(indent, field+": "+value)
+		}
 	}
-	w.names(indent, "apps", s.Apps)
-	w.names(indent, "hosts", s.Hosts)
-	if s.Pause != policy.PauseInherited {
-		w.line(indent, "paused: "+string(s.Pause))
-	}
-	if !s.PausedUntil.IsZero() {
-		w.line(indent, "paused_until: "+s.PausedUntil.Format(time.RFC3339Nano))
-	}
-	if s.Weight != 0 {
-		w.line(indent, "weight: "+strconv.FormatInt(s.Weight, 10))
-	}
-	if len(s.Shares) > 0 {
-		w.line(indent, "shares: "+FormatShares(s.Shares))
-	}
-	if s.Answers != "" {
-		w.line(indent, "answers: "+FormatAnswers(s))
-	}
+	put("owner", yamlText(s.Owner), s.Owner != "")
+	put("apps", yamlList(s.Apps), len(s.Apps) > 0)
+	put("hosts", yamlList(s.Hosts), len(s.Hosts) > 0)
+	put("paused", string(s.Pause), s.Pause != policy.PauseInherited)
+	put("paused_until", s.PausedUntil.Format(time.RFC3339Nano), !s.PausedUntil.IsZero())
+	put("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0)
+	put("shares", formatShares(s.Shares), len(s.Shares) > 0)
+	put("answers", FormatAnswers(s), s.Answers != "")
 	if len(s.Rules) > 0 {
 		w.line(indent, "rules:")
 		for _, r := range s.Rules {
@@ -89,16 +82,12 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 	}
 }
 
-// names writes a list of names, unless it is empty.
-func (w *writer) names(indent int, field string, names []string) {
-	if len(names) == 0 {
-		return
-	}
+func yamlList(names []string) string {
 	texts := make([]string, len(names))
 	for i, name := range names {
 		texts[i] = yamlText(name)
 	}
-	w.line(indent, field+": ["+strings.Join(texts, ", ")+"]")
+	return "[" + strings.Join(texts, ", ") + "]"
 }
 
 // Defaults that Format leaves out.
@@ -145,9 +134,11 @@ func FormatRule(r policy.Rule) string {
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 
-// FormatShares returns shares in their form in limits.yaml, in the order of their names: {batch: {weight: 3}, interactive: {part:
-// 60%}}.
-func FormatShares(shares map[string]policy.Share) string {
+// formatShares returns shares in their form in limits.yaml: {batch: {weight: 3}, interactive: {part: 60%}}; empty for none.
+func formatShares(shares map[string]policy.Share) string {
+	if len(shares) == 0 {
+		return ""
+	}
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {
 		names[i] = yamlText(name) + ": " + formatShare(shares[name])
@@ -167,7 +158,7 @@ func formatShare(s policy.Share) string {
 }
 
 // FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most: 150%}; empty if the scope has
-// none. ParseAnswers reads it back.
+// none.
 func FormatAnswers(s policy.ScopeConfig) string {
 	var fields []string
 	c, usual := s.Corrects, policy.Corrects{}.WithDefaults()

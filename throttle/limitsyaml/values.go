@@ -25,6 +25,15 @@ func (d decoder) scalar(e strictyaml.Field, path, want string) *policy.Source {
 	return sourceAt(e.Place(), diag.Clip(e.Value.Value), !d.Is(e, yaml.ScalarNode, path, want))
 }
 
+// form reads a scalar, and reports any other node, and a scalar that is not ok. want is what to write instead.
+func (d decoder) form(e strictyaml.Field, path, want string, ok bool) *policy.Source {
+	s := d.scalar(e, path, want)
+	if !s.Bad && !ok {
+		s = d.unlike(e, path, want)
+	}
+	return s
+}
+
 func sourceAt(at diag.Place, text string, bad bool) *policy.Source {
 	return &policy.Source{Line: int(at.Line), Column: int(at.Column), Text: text, Bad: bad}
 }
@@ -72,11 +81,7 @@ func (d decoder) text(e strictyaml.Field, path string) (string, *policy.Source) 
 
 // words reads a text that is no name.
 func (d decoder) words(e strictyaml.Field, path, want string) (string, *policy.Source) {
-	s := d.scalar(e, path, want)
-	if !s.Bad && e.Value.Tag != "!!str" {
-		s = d.unlike(e, path, want)
-	}
-	return meant(e.Value.Value, s)
+	return meant(e.Value.Value, d.form(e, path, want, e.Value.Tag == "!!str"))
 }
 
 // word returns a reader of one of the few words that a field takes. Package policy checks whether it is one of them.
@@ -89,11 +94,7 @@ func word[T ~string](field string) func(decoder, strictyaml.Field, string) (T, *
 
 // flag reads true or false.
 func (d decoder) flag(e strictyaml.Field, path string) (bool, *policy.Source) {
-	const want = "true, or remove the line"
-	s := d.scalar(e, path, want)
-	if !s.Bad && e.Value.Tag != "!!bool" {
-		s = d.unlike(e, path, want)
-	}
+	s := d.form(e, path, "true, or remove the line", e.Value.Tag == "!!bool")
 	return !s.Bad && strings.EqualFold(e.Value.Value, "true"), s
 }
 
@@ -105,37 +106,23 @@ func (d decoder) pause(e strictyaml.Field, path string) (policy.Pause, *policy.S
 
 // moment reads a time in RFC 3339. The zero time is a fault.
 func (d decoder) moment(e strictyaml.Field, path string) (time.Time, *policy.Source) {
-	const want = "a time with its zone, such as 2030-01-31T12:00:00Z"
-	s := d.scalar(e, path, want)
 	at, err := time.Parse(time.RFC3339Nano, e.Value.Value)
-	if !s.Bad && (err != nil || at.IsZero()) {
-		s = d.unlike(e, path, want)
-	}
-	return meant(at, s)
+	return meant(at, d.form(e, path, "a time with its zone, such as 2030-01-31T12:00:00Z", err == nil && !at.IsZero()))
 }
 
 // percent reads whole percents. Of a number that is out of range it returns the nearest, which is out of bounds too.
 func (d decoder) percent(e strictyaml.Field, path string) (int64, *policy.Source) {
-	const want = "whole percents, such as 60%"
-	s := d.scalar(e, path, want)
 	text, found := strings.CutSuffix(e.Value.Value, "%")
-	if !s.Bad && (!found || !plainNumber(text)) {
-		s = d.unlike(e, path, want)
-	}
 	n, _ := strconv.ParseInt(text, 10, 64)
-	return meant(n, s)
+	return meant(n, d.form(e, path, "whole percents, such as 60%", found && plainNumber(text)))
 }
 
 // number reads a whole number in plain digits, as percent does. YAML has many more forms (0x10, 010, 1_000, 1e3), and its readers
 // disagree on half of them.
 func (d decoder) number(e strictyaml.Field, path string) (int64, *policy.Source) {
-	const want = "a whole number in plain digits, such as 100"
-	s, text := d.scalar(e, path, want), e.Value.Value
-	switch {
-	case s.Bad:
-	case !plainNumber(text):
-		s = d.unlike(e, path, want)
-	case e.Value.Style != 0:
+	text := e.Value.Value
+	s := d.form(e, path, "a whole number in plain digits, such as 100", plainNumber(text))
+	if !s.Bad && e.Value.Style != 0 {
 		s = d.unlike(e, path, diag.Clip(text)+" without quotes")
 	}
 	n, _ := strconv.ParseInt(text, 10, 64)
