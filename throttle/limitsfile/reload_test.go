@@ -206,30 +206,6 @@ func TestGoneRulesAreTold(t *testing.T) {
 	})
 }
 
-// docs/limits.md: "A symlink is followed": a ConfigMap of Kubernetes changes by another target.
-func TestSymlinkIsFollowed(t *testing.T) {
-	t.Parallel()
-	reloads(t, func(t *testing.T, r *reloading) {
-		dir := t.TempDir()
-		for name, limit := range map[string]string{"one": "200", "two": "300"} {
-			inPlace(t, filepath.Join(dir, name), strings.Replace(twoTenants, "200", limit, 1))
-		}
-		link := func(target, name string) {
-			t.Helper()
-			must(t, os.Symlink(filepath.Join(dir, target), name+".new"))
-			must(t, os.Rename(name+".new", name))
-		}
-		data := filepath.Join(dir, "..data")
-		link("one", data)
-		link("..data", r.path)
-		later(3 * time.Second)
-		r.says([]string{"limit: 200"}, nil)
-		link("two", data)
-		later(1500 * time.Millisecond)
-		r.says([]string{"limit: 300"}, nil)
-	})
-}
-
 // docs/limits.md: "So it is when a worker starts": it waits until the file has settled.
 func TestStartWaitsForTheFile(t *testing.T) {
 	t.Parallel()

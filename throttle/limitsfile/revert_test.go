@@ -180,26 +180,6 @@ func TestRevert(t *testing.T) {
 	})
 }
 
-// All workers are stopped, and started with the earlier file.
-func TestRevertByRestartOfAll(t *testing.T) {
-	inFleet(t, func(f *fleet) {
-		f.start(allows("1")).stop()
-		a, b := f.start(allows("2")), f.start(allows("2"))
-		later(time.Minute)
-		a.stop()
-		b.crash()
-		a = f.start(allows("1"))
-		later(time.Second)
-		f.under("2", a) // b counts for 45 seconds
-		later(time.Minute)
-		a.stop()
-		a = f.start(allows("1"))
-		later(time.Second)
-		f.under("1", a)
-		f.versions(3)
-	})
-}
-
 // If Redis is emptied, the newer file comes back, and an older one only when no process has the newer one.
 func TestFileIsRestored(t *testing.T) {
 	inFleet(t, func(f *fleet) {

@@ -81,13 +81,13 @@ func (p Periods) has(at time.Time) bool { return !at.Before(p.From) && at.Before
 // PeriodsAt returns the periods of a Calendar around a time.
 func (r Rule) PeriodsAt(at time.Time) Periods {
 	return calendars.at(at, r.Resets, func() Periods {
-		from, to := r.begins(r.Resets.Prev, at, -rare), r.begins(r.Resets.Next, at, rare)
-		return Periods{Before: r.begins(r.Resets.Prev, from.Add(-time.Microsecond), -rare), From: from, To: to, Next: r.begins(r.Resets.Next, to, rare)}
+		from, to := begins(r.Resets.Prev, at, -rare), begins(r.Resets.Next, at, rare)
+		return Periods{Before: begins(r.Resets.Prev, from.Add(-time.Microsecond), -rare), From: from, To: to, Next: begins(r.Resets.Next, to, rare)}
 	})
 }
 
 // begins returns the beginning of a period that search finds from a time on, one at the distance far if it finds none.
-func (Rule) begins(search func(time.Time) time.Time, from time.Time, far time.Duration) time.Time {
+func begins(search func(time.Time) time.Time, from time.Time, far time.Duration) time.Time {
 	at := search(from)
 	if at.IsZero() {
 		at = from.Add(far)
@@ -107,7 +107,7 @@ func (s span) has(at time.Time) bool { return !at.Before(s.from) && at.Before(s.
 // same. from is the beginning of the time's minute or earlier.
 func (r Rule) ActiveAt(at time.Time) (active bool, from, until time.Time) {
 	s := windows.at(at, r.Active, func() span {
-		return span{at.Truncate(time.Minute), r.begins(r.Active.Changes, at, rare), r.Active.Holds(at)}
+		return span{at.Truncate(time.Minute), begins(r.Active.Changes, at, rare), r.Active.Holds(at)}
 	})
 	return s.holds, s.from, s.until
 }

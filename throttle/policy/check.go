@@ -154,7 +154,10 @@ func (c *checker) fields(t *tree, from *Source, path string) {
 		c.Add(from.place(), path+".owner", "owner "+reason)
 	}
 	t.Apps = c.names(t.Apps, from.under("apps"), path+".apps", "application", "application %[1]s is one of %[2]d; the most is %[3]d", diag.NameReason)
-	t.Hosts = c.names(t.Hosts, from.under("hosts"), path+".hosts", "host", "hosts are %[2]d; the most is %[3]d", hostReason)
+	t.Hosts = c.names(t.Hosts, from.under("hosts"), path+".hosts", "host", "hosts are %[2]d; the most is %[3]d", func(host string) string {
+		_, fault := parseHostPattern(host)
+		return fault
+	})
 
 	until := from.under("paused_until").place()
 	switch {

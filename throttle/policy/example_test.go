@@ -62,37 +62,17 @@ func ExampleRule_calendar() {
 	//       - {name: monthly, algorithm: calendar, limit: 200000, resets: "@monthly", rollover: 50000, spread: true}
 }
 
-// Check tells before a task is made what no waiting would cure.
+// Check returns, before a task is made, the error that no wait resolves.
 func ExamplePolicy_Check() {
-	pol, err := limitsyaml.Load("../limitsyaml/testdata/limits.yaml")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, task := range []struct {
-		scope string
-		cost  int64
-	}{{"payments/acme", 20}, {"payments/acme", 21}, {"mail", 1}} {
-		scope, err := policy.ParseScope(task.scope)
-		if err != nil {
-			fmt.Println(err)
-			continue
-		}
-		var cost *policy.CostError
-		var unmatched *policy.UnmatchedError
-		switch err := pol.Check(scope, task.cost); {
-		case errors.As(err, &cost):
-			fmt.Printf("%s: cost %d, but %s admits %d\n", scope, cost.Cost, cost.Rule, cost.Capacity)
-		case errors.As(err, &unmatched):
-			fmt.Printf("%s: no rule\n", scope)
-		default:
-			fmt.Printf("%s: can pass\n", scope)
-		}
+	pol := policy.PerSecond("payments", 20)
+	for _, text := range []string{"payments/acme", "mail"} {
+		scope, _ := policy.ParseScope(text)
+		err := pol.Check(scope, 21)
+		fmt.Println(scope, errors.As(err, new(*policy.CostError)), errors.As(err, new(*policy.UnmatchedError)))
 	}
 	// Output:
-	// payments/acme: can pass
-	// payments/acme: cost 21, but tenant admits 20
-	// mail: no rule
+	// payments/acme true false
+	// mail false true
 }
 
 // Names can hold any character but '/', control characters and the name "*".

@@ -52,14 +52,12 @@ func (e *CostError) Error() string {
 	if e.Rule == "" {
 		return fmt.Sprintf("throttle: scope %s: cost is %d; the least is 1", quote(e.Scope.text), e.Cost)
 	}
+	reason := fmt.Sprintf("cost %d can never pass: rule %q admits %d at most", e.Cost, e.Rule, e.Capacity)
 	if e.Unit != "" && e.Unit != Requests {
-		return fmt.Sprintf("throttle: scope %s: costs %d %s, and the most that rule %q can ever admit is %d; "+
-			"split the task, or raise the burst of a token bucket or the limit of another rule",
-			quote(e.Scope.text), e.Cost, e.Unit, e.Rule, e.Capacity)
+		reason = fmt.Sprintf("costs %d %s, and the most that rule %q can ever admit is %d", e.Cost, e.Unit, e.Rule, e.Capacity)
 	}
-	return fmt.Sprintf("throttle: scope %s: cost %d can never pass: rule %q admits %d at most; "+
-		"split the task, or raise the burst of a token bucket or the limit of another rule",
-		quote(e.Scope.text), e.Cost, e.Rule, e.Capacity)
+	return "throttle: scope " + quote(e.Scope.text) + ": " + reason +
+		"; split the task, or raise the burst of a token bucket or the limit of another rule"
 }
 
 // UnmatchedError reports a scope that matches no rule under "unmatched: deny". It is permanent until the policy changes.

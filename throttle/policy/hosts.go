@@ -66,12 +66,6 @@ func (p hostPattern) matches(name, port string) bool {
 	return name == p.name && !p.sub || p.sub && strings.HasSuffix(name, "."+p.name)
 }
 
-// hostReason returns what is wrong with a host of a level, empty for nothing.
-func hostReason(text string) string {
-	_, fault := parseHostPattern(text)
-	return fault
-}
-
 // Hosts returns the hosts whose answers count for a scope, as in limits.yaml: those of the lowest level of its path that lists
 // any. If no level does, the result is empty, and the answers of all hosts count.
 func (p *Policy) Hosts(s Scope) []string {

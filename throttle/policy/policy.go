@@ -209,11 +209,15 @@ func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: s, Cost: cost}
 	}
+	return p.check(s, func(Rule) int64 { return cost })
+}
+
+func (p *Policy) check(s Scope, charge func(Rule) int64) error {
 	bounds, err := p.Match(s)
 	if err != nil {
 		return err
 	}
-	return CheckMatched(s, bounds, func(Rule) int64 { return cost })
+	return CheckMatched(s, bounds, charge)
 }
 
 // CheckCosts is Check for costs by unit. The error may also be that of Costs.Check.
@@ -221,11 +225,7 @@ func (p *Policy) CheckCosts(s Scope, costs Costs) error {
 	if err := costs.Check(); err != nil {
 		return err
 	}
-	bounds, err := p.Match(s)
-	if err != nil {
-		return err
-	}
-	return CheckMatched(s, bounds, costs.Under)
+	return p.check(s, costs.Under)
 }
 
 // usualLayers is the number of trees that cover a level in an ordinary policy. More of them cost an allocation.

@@ -51,21 +51,14 @@ func TestParseCosts(t *testing.T) {
 // "the costs name a unit and all amounts are 0, requests included"
 func TestCostsZero(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct {
-		costs Costs
-		want  bool
-	}{
-		{nil, false},
-		{Costs{}, false},
-		{Costs{Requests: 0}, true},
-		{Costs{Requests: 0, "tokens": 0}, true},
-		{Costs{"tokens": 0}, false}, // one request
-		{Costs{Requests: 0, "tokens": 1}, false},
-		{Costs{Requests: 1}, false},
-		{Costs{Requests: 0, "tokens": -1}, false},
+	for want, all := range map[bool][]Costs{
+		true:  {{Requests: 0}, {Requests: 0, "tokens": 0}},
+		false: {nil, {}, {"tokens": 0}, {Requests: 0, "tokens": 1}, {Requests: 1}, {Requests: 0, "tokens": -1}}, // the third is one request
 	} {
-		if got := row.costs.Zero(); got != row.want {
-			t.Errorf("%v: %t", row.costs, got)
+		for _, costs := range all {
+			if costs.Zero() != want {
+				t.Errorf("%v: %t", costs, !want)
+			}
 		}
 	}
 }

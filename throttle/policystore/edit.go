@@ -76,10 +76,10 @@ func (s *Store) Remove(ctx context.Context, e Edit, scope, rule string) (Made, e
 
 // missing returns the error for a scope without a rule. near is the name that is probably meant.
 func missing(scope, rule, near string) error {
-	if near == "" {
-		return refuse("%s has no rule %q of its own", scope, rule)
+	if near != "" {
+		near = "; did you mean " + near + "?"
 	}
-	return refuse("%s has no rule %q of its own; did you mean %s?", scope, rule, near)
+	return refuse("%s has no rule %q of its own%s", scope, rule, near)
 }
 
 // Pause pauses scope, with "*" for every name, and all scopes below it: no task that spends from them starts, for Edit.For or permanently.
