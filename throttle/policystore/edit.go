@@ -395,9 +395,6 @@ type Reset struct {
 // ErrNothingToReset is the error for a scope at which no rate rule counts.
 var ErrNothingToReset = errors.New("policystore: no rate rule counts at the scope itself")
 
-// resetBound bounds a reset, which does not end with its context: it would be in force and not in the history.
-const resetBound = 5 * time.Second
-
 // Reset forgets the spending under the rules of a scope, or under one of them, by Limiter.Reset of a limiter with the policy in force. It
 // writes a version that has how much was spent, and changes no rule. It goes without Edit.For and Edit.DryRun. Its errors are those of Set
 // and of Limiter.Reset, and ErrNothingToReset. If Redis fails in between, the error says what was reset and is not in the history.
@@ -408,7 +405,8 @@ func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, r
 	if err := ctx.Err(); err != nil {
 		return Made{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resetBound)
+	// A reset that ended with its context could be in force and not in the history.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var done []Reset
 	var partly error // not all was reset

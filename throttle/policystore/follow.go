@@ -44,7 +44,7 @@ const pollEvery = 400 * time.Millisecond
 
 // Follow keeps the limiter's policy up to date with the store until ctx ends. It puts each version in force at its moment, and removes what
 // ends. While Redis does not answer, or has no limits or ones that cannot be decoded, the limiter keeps its policy. Store.Processes lists
-// this process. Costs one round trip of one command each 400 ms, two each 15 seconds, and a few for each version.
+// this process. Costs one round trip of one command each 400 ms, two each 15 seconds, one each day, and a few for each version.
 func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig) {
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	f := follower{store: s, limiter: l, cfg: cfg}
@@ -54,6 +54,7 @@ func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig
 		f.enforce(ctx) // a version that comes into force makes room for the next
 		f.poll(ctx)
 		f.enforce(ctx)
+		f.renew(ctx)
 		self.renew(ctx, f.inForce)
 		wait := pollEvery
 		if !f.next.IsZero() {
@@ -85,6 +86,15 @@ type follower struct {
 	begun   bool           // read is in force
 	inForce int64          // the version that came into force last
 	failed  bool           // Redis did not answer
+	renewed time.Time      // when the time to live of the limits was renewed
+}
+
+// renew renews the time to live of the limits at the start and once a day. A Redis user that may only read them renews nothing.
+func (f *follower) renew(ctx context.Context) {
+	if time.Since(f.renewed) >= renewLimitsEvery {
+		f.renewed = time.Now()
+		_ = f.store.rdb.PExpire(ctx, f.store.key, keptFor).Err()
+	}
 }
 
 // poll reads the newest version, if there is another. It does not while a version is still to come into force: if changes came in quick
@@ -242,6 +252,7 @@ func Announce(ctx context.Context, s *Store, p Process) {
 }
 
 const (
+	renewLimitsEvery = 24 * time.Hour
 	// renewEvery is how often a process registers, and lease how long that counts. deniedEvery is how often one tries that may not.
 	renewEvery  = 15 * time.Second
 	lease       = 3 * renewEvery

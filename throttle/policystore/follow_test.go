@@ -238,6 +238,27 @@ func TestProcesses(t *testing.T) {
 	known()
 }
 
+// docs/keys.md: a process that follows renews the limits when it starts, and once a day.
+func TestFollowerRenewsTheLimits(t *testing.T) {
+	t.Parallel()
+	_, mini := redistest.Miniredis(t)
+	for name, rdb := range map[string]redis.UniversalClient{"Redis": redistest.Client(t), "miniredis": mini} {
+		s, f := New(rdb, Config{Prefix: redistest.Prefix(t)}), follower{}
+		publish(t, s, file)
+		f.store = s
+		for i, renews := range []bool{true, false, true} {
+			must(t, rdb.Expire(t.Context(), s.key, time.Minute).Err())
+			f.renew(t.Context())
+			if ttl := rdb.PTTL(t.Context(), s.key).Val(); (ttl > keptFor-time.Hour) != renews {
+				t.Errorf("%s, %d: they end in %s", name, i, ttl)
+			}
+			if !renews {
+				f.renewed = f.renewed.Add(-renewLimitsEvery)
+			}
+		}
+	}
+}
+
 // A user that may not say so follows the limits all the same, and asks once an hour.
 func TestProcessMayNotBeKnown(t *testing.T) {
 	t.Parallel()

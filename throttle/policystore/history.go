@@ -94,11 +94,10 @@ func (s *Store) Policies(ctx context.Context) (versions []Version, policies []*p
 		if err != nil {
 			return nil, nil, err
 		}
-		if k.base == nil {
-			continue
-		}
-		if p, _, err := k.policy(k.base.policy, k.InForce); err == nil {
-			versions, policies = append(versions, k.Version), append(policies, p)
+		if k.base != nil {
+			if p, _, err := k.policy(k.base.policy, k.InForce); err == nil {
+				versions, policies = append(versions, k.Version), append(policies, p)
+			}
 		}
 	}
 	return versions, policies, nil

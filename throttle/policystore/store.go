@@ -111,7 +111,9 @@ func numberOf(mark string) (int64, error) {
 }
 
 // mark returns the mark of the newest version, "" if there is none. Costs one round trip.
-func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) { return s.field(ctx, c, markField) }
+func (s *Store) mark(ctx context.Context, c redis.Cmdable) (string, error) {
+	return s.field(ctx, c, markField)
+}
 
 // field reads a field of the hash, "" if it is not there.
 func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (string, error) {
@@ -120,8 +122,10 @@ func (s *Store) field(ctx context.Context, c redis.Cmdable, name string) (string
 }
 
 // Newest returns the number of the newest version, 0 if there is none. The error may be a *DamagedError. Costs one round trip.
-func (s *Store) Newest(ctx context.Context) (int64, error) {
-	mark, err := s.mark(ctx, s.rdb)
+func (s *Store) Newest(ctx context.Context) (int64, error) { return s.newest(ctx, s.rdb) }
+
+func (s *Store) newest(ctx context.Context, c redis.Cmdable) (int64, error) {
+	mark, err := s.mark(ctx, c)
 	if err != nil || mark == "" {
 		return 0, err
 	}
@@ -135,14 +139,10 @@ func (s *Store) Current(ctx context.Context) (Version, error) {
 }
 
 func (s *Store) current(ctx context.Context, c redis.Cmdable) (record, error) {
-	mark, err := s.mark(ctx, c)
-	if err != nil {
-		return record{}, err
+	number, err := s.newest(ctx, c)
+	if err == nil && number == 0 {
+		err = ErrNone
 	}
-	if mark == "" {
-		return record{}, ErrNone
-	}
-	number, err := numberOf(mark)
 	if err != nil {
 		return record{}, err
 	}

@@ -115,13 +115,8 @@ func (v Version) at(scope string) []Override {
 }
 
 // of returns the overrides of a rule or field.
-func (v Version) of(scope, name string) (list []Override) {
-	for _, o := range v.at(scope) {
-		if o.Name == name {
-			list = append(list, o)
-		}
-	}
-	return list
+func (v Version) of(scope, name string) []Override {
+	return slices.DeleteFunc(slices.Clone(v.at(scope)), func(o Override) bool { return o.Name != name })
 }
 
 // Override returns the override of a rule or field that counts at a time, and whether there is one.
@@ -328,17 +323,16 @@ func textIn(n policy.ScopeConfig, name string) string {
 
 // namesIn returns the names of the fields and rules of some nodes, each once.
 func namesIn(nodes ...policy.ScopeConfig) (names []string) {
+	var rules []string
 	for _, n := range nodes {
 		for name := range limitsyaml.Fields(n) {
 			names = append(names, name)
 		}
-	}
-	for _, n := range nodes {
 		for _, r := range n.Rules {
-			names = append(names, r.Name)
+			rules = append(rules, r.Name)
 		}
 	}
-	return unique(names)
+	return unique(append(names, rules...))
 }
 
 // isField reports whether a name is that of a field of a scope, and not of a rule.

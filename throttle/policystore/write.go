@@ -213,6 +213,8 @@ const (
 	Kept      = 100
 	keptBytes = 16 << 20
 	keptFiles = 200 // how many files are remembered as published
+	// keptFor is how long the limits stay after the last change, or after a process that may write them last followed them.
+	keptFor = 366 * 24 * time.Hour
 )
 
 // kept returns how many versions are kept when one of a size is written.
@@ -220,10 +222,8 @@ func kept(size int) int64 { return int64(min(Kept, max(2, keptBytes/size))) }
 
 // write writes a draft and removes the oldest versions, unless the key has changed since it is watched.
 func (s *Store) write(ctx context.Context, tx *redis.Tx, d *draft) error {
-	r := record{Version: d.Version, Sources: maps.Clone(d.before.Sources)}
-	if r.Sources == nil {
-		r.Sources = map[string]int64{}
-	}
+	r := record{Version: d.Version, Sources: map[string]int64{}}
+	maps.Copy(r.Sources, d.before.Sources)
 	for _, source := range []*Source{d.File, d.Imported} {
 		if source != nil {
 			r.Sources[source.Sum] = d.Number
@@ -242,6 +242,7 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, d *draft) error {
 			p.HSet(ctx, s.key, sourcePrefix+sum, source)
 		}
 		p.HSet(ctx, s.key, versionField(d.Number), text, markField, markOf(d.Version))
+		p.PExpire(ctx, s.key, keptFor)
 		if len(gone) > 0 {
 			p.HDel(ctx, s.key, gone...)
 		}
