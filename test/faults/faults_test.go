@@ -64,7 +64,7 @@ func TestServerFaults(t *testing.T) {
 	}
 }
 
-// "A server that forgets its scripts does not hold tasks up." That cut connections do not is TestConnectionsAreCut of test/network.
+// "A server that forgets its scripts does not hold tasks up." That cut connections do not is TestConnectionsAreCut.
 func TestServerNuisances(t *testing.T) {
 	t.Parallel()
 	server := redistest.NewServer(t)

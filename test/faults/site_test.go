@@ -94,12 +94,7 @@ var plainNames = names{"p", "ours", "bare"}
 // newSite starts everything and enqueues n tasks for each fleet.
 func newSite(t *testing.T, on servers, called names, n int) *site {
 	t.Helper()
-	s := &site{T: t, servers: on, rdb: on.Client(t), provider: called.provider, limits: fmt.Sprintf(limits, called.provider, parallel, hourLimit)}
-	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
-	s.path = filepath.Join(t.TempDir(), "limits.yaml")
-	must(t, os.WriteFile(s.path, []byte(s.limits), 0o600))
-	s.ours = &fleet{name: "headway", queue: called.ours, api: newAPI(t), more: s.worker}
-	s.bare = &fleet{name: "asynq", queue: called.bare, api: newAPI(t), more: s.bareServer}
+	s := emptySite(t, on, called, parallel)
 	for range workers {
 		s.worker()
 	}
@@ -108,6 +103,18 @@ func newSite(t *testing.T, on servers, called names, n int) *site {
 	for range workers {
 		s.bareServer()
 	}
+	return s
+}
+
+// emptySite has neither tasks nor programs. So many tasks may run at once.
+func emptySite(t *testing.T, on servers, called names, parallel int) *site {
+	t.Helper()
+	s := &site{T: t, servers: on, rdb: on.Client(t), provider: called.provider, limits: fmt.Sprintf(limits, called.provider, parallel, hourLimit)}
+	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
+	s.path = filepath.Join(t.TempDir(), "limits.yaml")
+	must(t, os.WriteFile(s.path, []byte(s.limits), 0o600))
+	s.ours = &fleet{name: "headway", queue: called.ours, api: newAPI(t), more: func() { s.worker() }}
+	s.bare = &fleet{name: "asynq", queue: called.bare, api: newAPI(t), more: s.bareServer}
 	return s
 }
 
@@ -120,10 +127,13 @@ func newAPI(t *testing.T) *countapi.Server {
 }
 
 // worker starts a worker and waits until it takes tasks.
-func (s *site) worker() {
+func (s *site) worker(args ...string) *programs.Program {
 	s.Helper()
-	programs.Start(s.T, nil, "worker", "-redis", s.URL(), "-limits", s.path,
-		"-queues", s.ours.queue+"=1", "-allow-host", s.ours.api.Addr()).Says("msg=ready")
+	p := programs.Start(s.T, nil, "worker", append([]string{
+		"-redis", s.URL(), "-limits", s.path, "-queues", s.ours.queue + "=1", "-allow-host", s.ours.api.Addr(),
+	}, args...)...)
+	p.Says("msg=ready")
+	return p
 }
 
 // bareServer starts a server of asynq alone, whose tasks take as long as lets two of them run
@@ -258,6 +268,9 @@ type outcome struct {
 // ended waits until all tasks of a fleet have ended.
 func (s *site) ended(f *fleet) (out outcome) {
 	s.Helper()
+	if len(f.tasks) == 0 {
+		return out
+	}
 	const still = 2 * time.Second
 	last, since, revived := -1, time.Now(), map[string]bool{}
 	var held []string // when nothing had come for a while
@@ -266,8 +279,9 @@ func (s *site) ended(f *fleet) (out outcome) {
 			last, since, held = n, time.Now(), nil
 		}
 		info, err := s.inspector.GetQueueInfo(f.queue)
+		waits := s.rerun(f)
 		if err != nil || info.Pending+info.Active+info.Scheduled+info.Retry == 0 {
-			return err == nil
+			return err == nil && !waits
 		}
 		if time.Since(since) > still {
 			since = time.Now()
@@ -316,21 +330,30 @@ func (s *site) revive(f *fleet, held []string, revived map[string]bool) {
 	if len(held) > 0 {
 		f.more() // it looks for such tasks when it starts
 	}
-	tasks, err := s.inspector.ListRetryTasks(f.queue, asynq.PageSize(1000))
-	if err != nil {
-		return
+}
+
+// rerun runs at once what asynq took from a server that had lost it, and says whether there was any. asynq has archived a task of
+// ours that its own client enqueued without retries: such a task stays there until somebody runs it.
+func (s *site) rerun(f *fleet) (any bool) {
+	s.Helper()
+	tasks, _ := s.inspector.ListRetryTasks(f.queue, asynq.PageSize(1000))
+	if f == s.ours {
+		archived, _ := s.inspector.ListArchivedTasks(f.queue, asynq.PageSize(1000))
+		tasks = append(tasks, slices.DeleteFunc(archived, func(task *asynq.TaskInfo) bool { return task.MaxRetry > 0 })...)
 	}
 	for _, task := range tasks {
 		if task.LastErr == asynq.ErrLeaseExpired.Error() {
+			any = true
 			_ = s.inspector.RunTask(f.queue, task.ID) // it may have gone meanwhile
 		}
 	}
+	return any
 }
 
 // judge waits until all has ended, and fails the test where a limit was exceeded, where a task
 // is lost or where one ran twice, unless the fault, which struck at a moment by the API's clock
-// and made Redis forget its last writes, explains it.
-func (s *site) judge(struck time.Duration, forgets bool) {
+// and made Redis forget its last writes, explains it. It returns how many tasks had been handed to nobody.
+func (s *site) judge(struck time.Duration, forgets bool) (orphans int) {
 	s.Helper()
 	ours, bare := s.ended(s.ours), s.ended(s.bare)
 	rep := checker.Judge(s, s.limits, checker.Input{Calls: s.ours.api.Log(), Epoch: s.ours.api.Epoch(), Tasks: s.ours.tasks})
@@ -346,6 +369,7 @@ func (s *site) judge(struck time.Duration, forgets bool) {
 	for _, id := range ours.twice {
 		s.twice(id, struck, forgets)
 	}
+	return ours.orphans
 }
 
 // timeline lists the calls of both fleets by our API's clock. Where both stood at the same
