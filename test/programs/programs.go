@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -71,7 +70,7 @@ type Program struct {
 	t    testing.TB
 	name string
 	cmd  *exec.Cmd
-	gone chan struct{}
+	gone <-chan struct{}
 }
 
 // Output keeps what a program writes. It is safe for concurrent use.
@@ -119,26 +118,14 @@ func StartIn(t testing.TB, env []string, stdin io.Reader, name string, args ...s
 	t.Helper()
 	p := &Program{
 		t: t, name: name, cmd: exec.Command(Path(t, name), args...),
-		Stdout: &Output{}, Stderr: &Output{}, gone: make(chan struct{}),
+		Stdout: &Output{}, Stderr: &Output{},
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, p.Stdout, p.Stderr
-	p.cmd.SysProcAttr = childAttr()
 	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "REDIS_URL=") || strings.HasPrefix(v, "HEADWAY_")
 	}), env...)
-	started := make(chan error)
-	go func() {
-		// On Linux the child ends with the thread that started it, see childAttr.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait() // how it ended is in ProcessState
-			close(p.gone)
-		}
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if p.gone, err = redistest.StartChild(p.cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -2,7 +2,7 @@ package redistest
 
 import "syscall"
 
-// childAttr has the kernel kill the server when the test binary dies.
+// childAttr has the kernel kill a program when the test binary dies.
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -29,7 +29,7 @@ func program() (string, error) {
 // process is one run of redis-server.
 type process struct {
 	cmd     *exec.Cmd
-	gone    chan struct{} // closed when the process has been waited for
+	gone    <-chan struct{} // closed when the process has been waited for
 	log     string
 	logFrom int64 // where this run's lines begin in log
 }
@@ -45,26 +45,32 @@ func run(path string, args []string, log string) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
-	p := &process{cmd: exec.Command(path, args...), gone: make(chan struct{}), log: log, logFrom: at.Size()}
+	p := &process{cmd: exec.Command(path, args...), log: log, logFrom: at.Size()}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = childAttr()
-	started := make(chan error)
+	if p.gone, err = StartChild(p.cmd); err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	return p, nil
+}
+
+// StartChild starts a program that, on Linux, the kernel ends when the test binary dies. The channel is closed when the program
+// has ended; cmd.ProcessState says how.
+func StartChild(cmd *exec.Cmd) (<-chan struct{}, error) {
+	cmd.SysProcAttr = childAttr()
+	started, gone := make(chan error), make(chan struct{})
 	go func() {
 		// Linux sends the parent-death signal when the thread that started the
 		// child ends, so that thread must live as long as the child does.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // how it ended stands in its log
-			close(p.gone)
+			_ = cmd.Wait() // its error stands in ProcessState, too
+			close(gone)
 		}
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("redistest: %w", err)
-	}
-	return p, nil
+	return gone, <-started
 }
 
 func (p *process) kill() {

@@ -31,6 +31,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // shared is what the tests of one package have in common.
@@ -136,7 +137,10 @@ func Cluster(t testing.TB) *redis.ClusterClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.Cluster(t)
+	return closing(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{s.Addr()}, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}))
 }
 
 // User makes a user on the package's own server and returns a client logged in

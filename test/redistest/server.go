@@ -41,10 +41,6 @@ type Options struct {
 	// Cluster makes the server a cluster of one node that owns all slots.
 	// Defaults to false.
 	Cluster bool
-	// Dir is the server's working directory. It must exist; it is not removed.
-	// Defaults to a new temporary directory, removed when the test ends; it
-	// lasts across Restart.
-	Dir string
 
 	member   bool   // a node of a cluster that NewCluster forms
 	sentinel string // the configuration of a sentinel, but for its port: it is no data node
@@ -53,10 +49,9 @@ type Options struct {
 // Server is a redis-server that belongs to the tests. Its methods that change
 // the process (Kill9, Stop, Restart) may be called from any goroutine.
 type Server struct {
-	opts    Options
-	port    int
-	dir     string
-	tempDir bool
+	opts Options
+	port int
+	dir  string // for its files and redis.log; it lasts across Restart, and is removed at the end
 
 	mu   sync.Mutex
 	proc *process // nil while stopped
@@ -80,32 +75,11 @@ func NewServer(t testing.TB, opts ...Options) *Server {
 // Addr returns the server's host:port, which Restart keeps.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Dir returns the server's working directory, where its files and redis.log are.
-func (s *Server) Dir() string { return s.dir }
-
-// Password returns the password that clients must give, or "".
-func (s *Server) Password() string { return s.opts.Password }
-
 // Client returns a client of the server, closed when t ends. It sends nothing
 // when it connects beyond what the protocol needs.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return closing(t, redis.NewClient(s.clientOptions()))
-}
-
-// Cluster returns a cluster client of the server, closed when t ends. The
-// server must have been started with Options.Cluster.
-func (s *Server) Cluster(t testing.TB) *redis.ClusterClient {
-	t.Helper()
-	if !s.opts.Cluster {
-		t.Fatal("redistest: this server is no cluster; start it with Options{Cluster: true}")
-	}
-	return closing(t, redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs:                    []string{s.Addr()},
-		Password:                 s.opts.Password,
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}))
 }
 
 // Kill9 ends the server as a crash would, and returns when it is gone. It does
@@ -138,23 +112,19 @@ func (s *Server) Restart(t testing.TB) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	proc, err := s.launch()
-	if err != nil {
+	var err error
+	if s.proc, err = s.launch(); err != nil {
 		t.Fatal(err)
 	}
-	s.proc = proc
 }
 
 // start runs a server at a port that is free.
 func start(opts Options) (*Server, error) {
-	s := &Server{opts: opts, dir: opts.Dir}
-	if s.dir == "" {
-		dir, err := os.MkdirTemp("", "redistest-")
-		if err != nil {
-			return nil, fmt.Errorf("redistest: %w", err)
-		}
-		s.dir, s.tempDir = dir, true
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
 	}
+	s := &Server{opts: opts, dir: dir}
 	var errs error
 	for range dialTries {
 		s.port = freePort(opts.Cluster)
@@ -188,9 +158,6 @@ func (s *Server) stop() error {
 // close ends the server and removes what it left.
 func (s *Server) close() error {
 	s.Kill9()
-	if !s.tempDir {
-		return nil
-	}
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
