@@ -150,7 +150,7 @@ const accessSchedules = `schedules: {tidy: {cron: "* * * * *", task: {type: http
 // works has a worker of a user live its life, and returns it at its end.
 func (g *guarded) works(user string, change func(), args ...string) *running {
 	g.t.Helper()
-	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	api, err := countapi.Start("127.0.0.1:0")
 	must(g.t, err)
 	g.t.Cleanup(func() { _ = api.Close() })
 	schedules := limitsFile(g.t, strings.Replace(accessSchedules, "URL", api.URL("p"), 1))

@@ -207,18 +207,17 @@ func load(cfg config) (checker.Input, error) {
 // startAPI starts the counting API, with its log in a file where that is wanted.
 func startAPI(listen listener, cfg config) (*countapi.Server, func() error, error) {
 	closeLog := func() error { return nil }
-	var apiCfg countapi.Config
+	var log io.Writer
 	if cfg.log != "" {
 		f, err := os.Create(cfg.log)
 		if err != nil {
 			return nil, nil, err
 		}
-		closeLog = f.Close
-		apiCfg.Log = f
+		log, closeLog = f, f.Close
 	}
 	l, err := listen("tcp", cfg.api)
 	if err == nil {
-		return countapi.Serve(l, apiCfg), closeLog, nil
+		return countapi.Serve(l, log), closeLog, nil
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		err = fmt.Errorf("the outbound API cannot listen at %s: something else does, another demo perhaps\n"+

@@ -93,7 +93,7 @@ func (a *arrivals) failOver() {
 // begin enqueues tasks for a minute, starts the workers and waits until five seconds of calls have arrived.
 func (a *arrivals) begin(redisURL string) {
 	a.Helper()
-	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	api, err := countapi.Start("127.0.0.1:0")
 	must(a, err)
 	a.Cleanup(func() { _ = api.Close() })
 	s := single("", int(60*a.limit), sliding("r", a.limit, time.Second))

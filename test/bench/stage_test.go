@@ -62,7 +62,7 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 	st.rdb = redis.NewClient(&redis.Options{Addr: st.server.Addr(), PoolSize: 2 * concurrency})
 	st.starts.expect(s.watched())
 	if s.api || s.outside {
-		st.at, err = countapi.Start("127.0.0.1:0", countapi.Config{})
+		st.at, err = countapi.Start("127.0.0.1:0")
 		must(b, err)
 		st.calls = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * s.concurrency()}, Timeout: time.Minute}
 	}

@@ -59,8 +59,7 @@ type header struct {
 	EpochUnixNS int64     `json:"epoch_unix_ns"`
 }
 
-// ReadLog reads what a Server wrote to its Config.Log: the moment from which the calls' times count, and the calls in order of
-// arrival.
+// ReadLog reads the log that Serve wrote: the moment from which the calls' times count, and the calls in order of arrival.
 func ReadLog(r io.Reader) (time.Time, []Call, error) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 1<<20)

@@ -35,13 +35,6 @@ const StatusGone = 499
 // bodyLimit is how much of a request's body is read before it is refused.
 const bodyLimit = 16 << 20
 
-// Config configures a Server.
-type Config struct {
-	// Log receives the log as NDJSON: a first line with the epoch, then each call when it departs; Close writes
-	// those that are still open. ReadLog reads it. Defaults to none.
-	Log io.Writer
-}
-
 // Server is the API. It is safe for concurrent use.
 type Server struct {
 	epoch    time.Time // with its monotonic reading
@@ -58,19 +51,20 @@ type Server struct {
 }
 
 // Start starts a Server at addr; "127.0.0.1:0" finds a free port.
-func Start(addr string, cfg Config) (*Server, error) {
+func Start(addr string) (*Server, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("countapi: %w", err)
 	}
-	return Serve(l, cfg), nil
+	return Serve(l, nil), nil
 }
 
-// Serve starts a Server at l. Its times count from now.
-func Serve(l net.Listener, cfg Config) *Server {
+// Serve starts a Server at l. Its times count from now. log, unless it is nil, receives the log as NDJSON: a first line with the
+// epoch, then each call when it departs; Close writes those that are still open. ReadLog reads it.
+func Serve(l net.Listener, log io.Writer) *Server {
 	s := &Server{epoch: time.Now(), listener: l, scopes: map[string]string{}, seen: map[string]int{}, succeeded: map[string]bool{}}
-	if cfg.Log != nil {
-		s.out = bufio.NewWriter(cfg.Log)
+	if log != nil {
+		s.out = bufio.NewWriter(log)
 		s.write(header{Epoch: s.epoch.UTC(), EpochUnixNS: s.epoch.UnixNano()})
 	}
 	s.http = &http.Server{

@@ -48,7 +48,7 @@ func bubble(t *testing.T, f func(*testing.T, *Server, pipes, *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		p := make(pipes)
-		s, tr := Serve(p, Config{}), &http.Transport{DialContext: p.dial}
+		s, tr := Serve(p, nil), &http.Transport{DialContext: p.dial}
 		f(t, s, p, &http.Client{Transport: tr})
 		tr.CloseIdleConnections()
 		must(t, s.Close())
@@ -172,8 +172,9 @@ func TestArrivalIsTheKernels(t *testing.T) {
 func TestLogIsWrittenAndReadBack(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	s, err := Start("127.0.0.1:0", Config{Log: &out})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
+	s := Serve(l, &out)
 	get(t, http.DefaultClient, s.URL("p/ü\"{}"), "a\"b", "3")
 	get(t, http.DefaultClient, s.URL("p"), "c", "tokens=1500,rows=0")
 	left := make(chan struct{})

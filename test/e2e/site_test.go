@@ -36,7 +36,7 @@ func newSite(t *testing.T, limits string) *site {
 	must(t, os.WriteFile(s.limits, []byte(limits), 0o600))
 	s.rdb = s.redis.Client(t)
 	s.inspector = asynq.NewInspectorFromRedisClient(s.rdb)
-	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	api, err := countapi.Start("127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	s.api = api

@@ -120,7 +120,7 @@ func emptySite(t *testing.T, on servers, called names, parallel int) *site {
 
 func newAPI(t *testing.T) *countapi.Server {
 	t.Helper()
-	api, err := countapi.Start("127.0.0.1:0", countapi.Config{})
+	api, err := countapi.Start("127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = api.Close() })
 	return api

@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/lua"
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/metrics"
@@ -247,31 +248,6 @@ func TestTwoProcessesReleaseNoMore(t *testing.T) {
 	})
 }
 
-// lateReplies is a hook that holds each so manieth grant back until its start has gone.
-type lateReplies struct {
-	every int64
-	n     atomic.Int64
-	held  atomic.Int64
-}
-
-func (*lateReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (*lateReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (l *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		args := cmd.Args()
-		grants := cmd.Name() == "evalsha" && (args[1] == lua.Decide.SHA() || args[1] == lua.Dispatch.SHA())
-		if grants && l.n.Add(1)%l.every == 0 {
-			l.held.Add(1)
-			<-time.After(400 * time.Millisecond)
-		}
-		return err
-	}
-}
-
 // "A start that came too late is given back and decided anew, first of all": no unit
 // of a long window is lost, which would put a task off by a window, and no place: a
 // task that was late once went 9,700 places back.
@@ -279,11 +255,19 @@ func TestLateStartsLoseNothing(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 30, per: 1m}]}", func(c *course) {
 		const n = 90
-		late := &lateReplies{every: 2}
-		c.serve(asynq.Config{}, late)
+		var grants, late atomic.Int64
+		c.serve(asynq.Config{}, redistest.Each(func(cmd redis.Cmder, send func() error) error {
+			err := send()
+			decides := cmd.Name() == "evalsha" && (cmd.Args()[1] == lua.Decide.SHA() || cmd.Args()[1] == lua.Dispatch.SHA())
+			if decides && grants.Add(1)%2 == 0 { // each second one is held back until its start has gone
+				late.Add(1)
+				<-time.After(400 * time.Millisecond)
+			}
+			return err
+		}))
 		told := c.plan(n, "p/a")
 		runs := c.finish(n)
-		if held := late.held.Load(); held < 4 {
+		if held := late.Load(); held < 4 {
 			c.Errorf("%d replies were late: the test tested nothing", held)
 		}
 		if d := took(runs); d > 2*time.Minute+5*time.Second {

@@ -2,27 +2,12 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-
-	"github.com/headway-go/headway/throttle/policy"
 )
-
-// slowDown has all processes follow a limit of so many an hour.
-func (c *course) slowDown(perHour int64) {
-	c.Helper()
-	unmatched, limits := c.policy.Limits()
-	p := limits["p"]
-	p.Rules = []policy.Rule{{Name: "r", Algorithm: policy.TokenBucket, Limit: perHour, Per: time.Hour}}
-	limits["p"] = p
-	var err error
-	if c.policy, err = policy.New(unmatched, limits); err != nil {
-		c.Fatal(err)
-	}
-	c.world.follow()
-}
 
 // "A task whose place is known and whose provider is dispatched is not brought by asynq meanwhile", also if all are later than they
 // were told. "If all processes die, every task is back within ten minutes of its expected start."
@@ -33,7 +18,7 @@ func TestTheSafetyNet(t *testing.T) {
 		c.serve(asynq.Config{})
 		c.serve(asynq.Config{})
 		started := len(c.finish(30))
-		c.slowDown(int64(time.Hour / every))
+		c.change(fmt.Sprintf("{rules: [{name: r, algorithm: token-bucket, limit: %d, per: 1h}]}", time.Hour/every))
 		<-time.After(40 * time.Minute) // by then the last was to start half an hour ago
 		started += len(c.ended)
 		if picked := c.seen.pickups.Load(); started < 200 || int(picked) > started+1 {
