@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -11,12 +11,10 @@ import (
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	work := func(ctx context.Context) error { return report(ctx, 20*time.Millisecond) }
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr(), work); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := out.String(), "6 reports, at most 2 at once\n"; got != want {
+	got := redistest.Printed(t, func(ctx context.Context, out io.Writer, addr string) error {
+		return run(ctx, out, addr, func(ctx context.Context) error { return report(ctx, 20*time.Millisecond) })
+	})
+	if want := "6 reports, at most 2 at once\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -12,16 +11,13 @@ import (
 // before their customer's batch.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
-		t.Fatal(err)
-	}
+	got := redistest.Printed(t, run)
 	var done []string
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(got) {
 		scope, _, _ := strings.Cut(line, " ")
 		done = append(done, scope)
 	}
 	if len(done) != 4 || done[0] != "llm/small/interactive" || done[3] != "llm/big" {
-		t.Errorf("got:\n%s", out.String())
+		t.Errorf("got:\n%s", got)
 	}
 }

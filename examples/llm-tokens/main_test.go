@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -10,11 +9,8 @@ import (
 // What is not used comes back at once: all ten fit into one minute.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); got != "10 answers, 9000 tokens reserved, 7500 came back; within a minute: true\n" {
+	got := redistest.Printed(t, run)
+	if got != "10 answers, 9000 tokens reserved, 7500 came back; within a minute: true\n" {
 		t.Error(got)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 
@@ -11,12 +10,9 @@ import (
 // The tenant that pays for more is done first.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	got := redistest.Printed(t, run)
+	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], "geo/big is done") {
-		t.Errorf("got:\n%s", out.String())
+		t.Errorf("got:\n%s", got)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -11,11 +10,8 @@ import (
 // first to.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
-		t.Fatal(err)
-	}
-	if want := "program 1: 429, waited: false\nprogram 2: 200, waited: true\n"; out.String() != want {
-		t.Errorf("got:\n%s", out.String())
+	got := redistest.Printed(t, run)
+	if want := "program 1: 429, waited: false\nprogram 2: 200, waited: true\n"; got != want {
+		t.Errorf("got:\n%s", got)
 	}
 }

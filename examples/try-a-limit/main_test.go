@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/headway-go/headway/test/redistest"
@@ -10,11 +9,8 @@ import (
 // All calls are made, and five of them fit the limit that is on trial.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr()); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); got != "20 calls were made; by the rule on trial 15 would have waited\n" {
+	got := redistest.Printed(t, run)
+	if got != "20 calls were made; by the rule on trial 15 would have waited\n" {
 		t.Errorf("got: %s", got)
 	}
 }

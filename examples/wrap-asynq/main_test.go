@@ -1,7 +1,8 @@
 package main
 
 import (
-	"bytes"
+	"context"
+	"io"
 	"strings"
 	"testing"
 
@@ -11,13 +12,10 @@ import (
 // Every mail is sent once, although none may be retried.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, redistest.NewServer(t).Addr(), 7); err != nil {
-		t.Fatal(err)
-	}
+	got := redistest.Printed(t, func(ctx context.Context, out io.Writer, addr string) error { return run(ctx, out, addr, 7) })
 	for i := range 7 {
-		if want := "mail " + string(rune('1'+i)); strings.Count(out.String(), want) != 1 {
-			t.Errorf("%s is not there once:\n%s", want, out.String())
+		if want := "mail " + string(rune('1'+i)); strings.Count(got, want) != 1 {
+			t.Errorf("%s is not there once:\n%s", want, got)
 		}
 	}
 }
