@@ -74,12 +74,7 @@ func (s small) wrote() (stdout, stderr string) {
 	return string(out), string(err)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // says holds that text has all of parts.
 func says(t *testing.T, text string, parts ...string) {

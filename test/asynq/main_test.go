@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
+var must = redistest.Must
+
 // bound is how long a test waits for what must happen.
 var bound = redistest.Stretch(2 * time.Minute)
 
@@ -38,19 +40,15 @@ func newScene(t *testing.T, rule policy.Rule, cfg worker.MiddlewareConfig) *scen
 	t.Helper()
 	rdb := redistest.NewServer(t).Client(t)
 	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"api": {Rules: []policy.Rule{rule}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &scene{
 		t: t, rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb),
 	}
-	if s.limiter, err = throttle.New(rdb, policy, throttle.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	s.limiter, err = throttle.New(rdb, policy, throttle.Config{})
+	must(t, err)
 	cfg.Redis, cfg.Limiter = rdb, s.limiter
-	if s.limits, err = worker.NewMiddleware(cfg); err != nil {
-		t.Fatal(err)
-	}
+	s.limits, err = worker.NewMiddleware(cfg)
+	must(t, err)
 	return s
 }
 
@@ -64,18 +62,15 @@ func quick(cfg asynq.Config) asynq.Config {
 func (s *scene) add(id string, opts ...asynq.Option) {
 	s.t.Helper()
 	task := asynq.NewTaskWithHeaders("call", []byte(id), map[string]string{queue.HeaderScope: "api"})
-	if _, err := s.client.EnqueueContext(s.t.Context(), task, append(opts, asynq.TaskID(id))...); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.client.EnqueueContext(s.t.Context(), task, append(opts, asynq.TaskID(id))...)
+	must(s.t, err)
 }
 
 // serve runs handler under the limits until the test ends.
 func (s *scene) serve(cfg asynq.Config, handler func(context.Context, *asynq.Task) error) {
 	s.t.Helper()
 	server := s.limits.NewServer(quick(cfg))
-	if err := server.Start(asynq.HandlerFunc(handler)); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, server.Start(asynq.HandlerFunc(handler)))
 	s.t.Cleanup(server.Shutdown)
 }
 
@@ -97,9 +92,7 @@ func (s *scene) info(id string) *asynq.TaskInfo {
 func (s *scene) counters() *asynq.QueueInfo {
 	s.t.Helper()
 	info, err := s.inspector.GetQueueInfo("default")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return info
 }
 

@@ -25,9 +25,7 @@ func TestTasksOfTheUsualWay(t *testing.T) {
 	usual := asynq.NewServerFromRedisClient(s.rdb, quick(asynq.Config{
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour },
 	}))
-	if err := usual.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("rate limited") })); err != nil {
-		t.Fatal(err)
-	}
+	must(t, usual.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("rate limited") })))
 	s.until("all are denied", func() bool { return s.counters().Retry == tasks })
 	usual.Shutdown()
 	for i := range tasks {
@@ -35,9 +33,8 @@ func TestTasksOfTheUsualWay(t *testing.T) {
 			t.Fatalf("task %d is not on its last attempt: %+v", i, info)
 		}
 	}
-	if _, err := s.inspector.RunAllRetryTasks("default"); err != nil { // their hour is over
-		t.Fatal(err)
-	}
+	_, err := s.inspector.RunAllRetryTasks("default") // their hour is over
+	must(t, err)
 	var ran atomic.Int64
 	s.serve(asynq.Config{Concurrency: 8}, func(context.Context, *asynq.Task) error {
 		ran.Add(1)

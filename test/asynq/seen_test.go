@@ -60,9 +60,7 @@ func TestGroups(t *testing.T) {
 		t.Errorf("a task of type %q ran", kind)
 	}
 	d, err := s.limiter.Peek(t.Context(), throttle.Request{Scope: "api"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if left := d.Rules[0].Remaining; left != 9 {
 		t.Errorf("%d of 10 units are left: three members and one task of theirs spent %d", left, 10-left)
 	}

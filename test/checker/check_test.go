@@ -10,6 +10,7 @@ import (
 	"reflect"
 
 	"github.com/headway-go/headway/test/countapi"
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // epoch lies 250 ms into a second, so that aligned windows are not those that
@@ -188,13 +189,7 @@ func TestFilesThatTheCheckerDoesNotUnderstandAreRefused(t *testing.T) {
 	}
 }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 func TestWhatBecameOfEachTask(t *testing.T) {
 	t.Parallel()

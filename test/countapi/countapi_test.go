@@ -18,12 +18,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // pipes is a listener whose connections live in memory, as a bubble needs. Closing the channel ends it.
 type pipes chan net.Conn

@@ -26,10 +26,4 @@ func TestMain(m *testing.M) {
 	os.Exit(programs.Main(func() int { return redistest.Main(m) }))
 }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

@@ -40,10 +40,4 @@ func TestMain(m *testing.M) {
 // lasts waits for as long as a fault lasts, which nothing else can end.
 func lasts(d time.Duration) { <-time.After(d) }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

@@ -13,13 +13,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(programs.Main(func() int { return redistest.Main(m) })) }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // goSays runs go at the root and returns its standard output.
 func goSays(t *testing.T, args ...string) string {

@@ -123,25 +123,17 @@ func TestServerDiesWithAKilledTestBinary(t *testing.T) {
 	}
 	cmd := child(t)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	redistest.Must(t, err)
+	redistest.Must(t, cmd.Start())
 	buf := make([]byte, 256)
 	n, err := out.Read(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redistest.Must(t, err)
 	_, text, _ := strings.Cut(strings.TrimSpace(string(buf[:n])), "redis pid ")
 	pid, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatalf("child said %q", buf[:n])
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	redistest.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	redistest.WaitFor(t, "redis-server to die with its parent", 2*time.Minute, func() bool {
 		return gone(pid)

@@ -12,6 +12,14 @@ const (
 	askStep = 50 * time.Millisecond
 )
 
+// Must ends the test at an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // WaitFor returns when cond answers true and fails t when it has not within
 // bound, or within Stretch(0) if that is longer; what completes the sentence "waited in vain for …". It looks at once,
 // then every two milliseconds, in the caller's goroutine, which must be the

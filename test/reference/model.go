@@ -58,7 +58,6 @@ type Answer struct {
 	Allowed bool
 	Start   int64 // the joint start, Never where no clock tells
 	Rules   []State
-	Binding int // on denial, the rule whose own start is the latest; ties: the first
 }
 
 // State is what one rule says.
@@ -126,7 +125,7 @@ func (w *World) counter(c Charge) counter {
 // Decide answers a request and, where take says so, charges it: under all rules of the path at
 // the joint start, or under none.
 func (w *World) Decide(now, ahead int64, id string, path []Charge, take bool) Answer {
-	a := Answer{Start: w.joint(now, path, func(int64) int64 { return now }), Binding: -1}
+	a := Answer{Start: w.joint(now, path, func(int64) int64 { return now })}
 	if a.Allowed = a.Start != Never && a.Start-now <= ahead; !a.Allowed {
 		a.Start = w.joint(now, path, func(t int64) int64 { return t })
 	}
@@ -141,13 +140,6 @@ func (w *World) Decide(now, ahead int64, id string, path []Charge, take bool) An
 	}
 	for i, c := range path {
 		a.Rules[i].Remaining, a.Rules[i].Reset = w.counter(c).remaining(now), w.counter(c).reset(now)
-	}
-	if !a.Allowed {
-		for i := range a.Rules {
-			if a.Binding < 0 || a.Rules[i].Start > a.Rules[a.Binding].Start {
-				a.Binding = i
-			}
-		}
 	}
 	return a
 }

@@ -134,9 +134,8 @@ func (c *course) batch(n int, like queue.Task) (told []queue.Result) {
 func (c *course) costly(n int, cost int64) {
 	c.Helper()
 	for i := range n {
-		if _, err := c.client.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i), Cost: cost}); err != nil {
-			c.Fatal(err)
-		}
+		_, err := c.client.Enqueue(c.Context(), queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprint(i), Cost: cost})
+		must(c, err)
 	}
 }
 
@@ -326,9 +325,8 @@ func TestPlannedBeforeItExists(t *testing.T) {
 		plain := queue.NewClient(c.admin, queue.ClientConfig{})
 		for i := range n {
 			task := queue.Task{Type: "work", Scope: "p/a", ID: fmt.Sprintf("p/a %04d", i), Delay: waitlist.SafetyNet(placed[i].Expected)}
-			if _, err := plain.Enqueue(c.Context(), task); err != nil {
-				c.Fatal(err)
-			}
+			_, err := plain.Enqueue(c.Context(), task)
+			must(c, err)
 		}
 		runs := c.finish(n)
 		if d := took(runs); d > 3*time.Second {

@@ -35,9 +35,7 @@ func TestTheSafetyNet(t *testing.T) {
 		}
 		rdb, back := c.connect(nil), make(chan time.Time, n)
 		asynqAlone := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel})
-		if err := asynqAlone.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { back <- time.Now(); return nil })); err != nil {
-			c.Fatal(err)
-		}
+		must(c, asynqAlone.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { back <- time.Now(); return nil })))
 		for i := range n - started {
 			expected := died.Add(time.Duration(i) * every)
 			select {

@@ -50,9 +50,8 @@ func TestPatienceIsNoticed(t *testing.T) {
 				wants := map[string]time.Duration{}
 				add := func(id string, task queue.Task, after time.Duration) {
 					task.ID, task.Type, task.Scope = id, "work", "p/a"
-					if _, err := c.client.Enqueue(c.Context(), task); err != nil {
-						c.Fatal(err)
-					}
+					_, err := c.client.Enqueue(c.Context(), task)
+					must(c, err)
 					wants[id] = after
 				}
 				began := time.Now()
@@ -63,9 +62,8 @@ func TestPatienceIsNoticed(t *testing.T) {
 					for retries := range 2 {
 						id := fmt.Sprintf("foreign %d %d", retries, i)
 						task := asynq.NewTaskWithHeaders("work", nil, map[string]string{queue.HeaderScope: "p/a"})
-						if _, err := c.plain.Enqueue(task, asynq.TaskID(id), asynq.MaxRetry(retries)); err != nil {
-							c.Fatal(err)
-						}
+						_, err := c.plain.Enqueue(task, asynq.TaskID(id), asynq.MaxRetry(retries))
+						must(c, err)
 						wants[id] = 45 * time.Second
 					}
 				}

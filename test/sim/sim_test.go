@@ -413,10 +413,4 @@ func (w *world) judge() {
 	w.Logf("%d tasks, %d runs", w.made, len(w.starts))
 }
 
-// must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

@@ -16,9 +16,8 @@ func (c *course) ordered(runs []ran, places int) {
 	c.Helper()
 	for i, r := range runs {
 		var number int
-		if _, err := fmt.Sscanf(r.id[strings.LastIndex(r.id, " ")+1:], "%d", &number); err != nil {
-			c.Fatal(err)
-		}
+		_, err := fmt.Sscanf(r.id[strings.LastIndex(r.id, " ")+1:], "%d", &number)
+		must(c, err)
 		if number > i+places || number < i-places {
 			c.Errorf("%s started as number %d", r.id, i)
 			return
@@ -129,9 +128,8 @@ func TestStandstillTakesNothing(t *testing.T) {
 // knowLow has asynq know the queue: else it can't be paused.
 func (c *course) knowLow() {
 	c.Helper()
-	if _, err := c.plain.Enqueue(asynq.NewTask("nothing", nil), asynq.Queue("low"), asynq.ProcessIn(1000*time.Hour)); err != nil {
-		c.Fatal(err)
-	}
+	_, err := c.plain.Enqueue(asynq.NewTask("nothing", nil), asynq.Queue("low"), asynq.ProcessIn(1000*time.Hour))
+	must(c, err)
 }
 
 // A queue is paused while its tasks wait, are released and stand in pending, and goes on for some
