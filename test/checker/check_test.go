@@ -118,18 +118,6 @@ func TestExcessOfABucketIsExact(t *testing.T) {
 	}
 }
 
-func TestAScopeWithoutRulesIsFound(t *testing.T) {
-	t.Parallel()
-	calls := at(0)
-	calls[0].Scope = "other"
-	for unmatched, want := range map[string][]string{"deny": {"other"}, "allow": nil} {
-		r := check(t, Input{Limits: parse(t, "unmatched: "+unmatched+"\nlimits: {payments: {}}"), Calls: calls})
-		if r.OK() != (want == nil) || !slices.Equal(r.Unmatched, want) || len(r.Rows) != 0 {
-			t.Errorf("under %s: %+v", unmatched, r)
-		}
-	}
-}
-
 func TestWhatCannotBeJudgedIsAnError(t *testing.T) {
 	t.Parallel()
 	l := one(t, "algorithm: sliding-window, limit: 1, per: 10ms")
@@ -250,14 +238,6 @@ func TestTasksThatNeverArriveHaveARow(t *testing.T) {
 	r := check(t, Input{Limits: limits, Tasks: []Task{{ID: "a", Scope: "payments/bob", Cost: 1}}})
 	if len(r.Rows) != 2 || r.Rows[1].Scope != "payments/bob" || r.Rows[1].Lost != 1 || r.Rows[1].Calls != 0 {
 		t.Errorf("%+v", r.Rows)
-	}
-}
-
-func TestPickUpsATask(t *testing.T) {
-	t.Parallel()
-	r := check(t, Input{Limits: one(t, "algorithm: concurrency, limit: 100"), Calls: at(0, 1, 2, 3), PickUps: 6})
-	if *r.PickUps != 1.5 {
-		t.Errorf("%v over all", *r.PickUps)
 	}
 }
 

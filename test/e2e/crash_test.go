@@ -45,7 +45,7 @@ func TestKilledWorker(t *testing.T) {
 	metrics := "http://" + listening(t, victim) + "/metrics"
 	s.worker("-concurrency", "4") // so that most of the tasks are the victim's
 	const n = 200
-	s.enqueue(0, s.lines(n, func(i int) task {
+	s.enqueue(s.lines(n, func(i int) task {
 		return task{Scope: "p/x", MaxRetry: 2 * (i % 4 / 3), Query: "?latency=1s"}
 	}))
 	redistest.WaitFor(t, "the victim to run some and to have others wait for their moment", bound, func() bool {
@@ -191,7 +191,7 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	batch := 0
 	more := func() {
 		batch++
-		s.enqueue(0, s.lines(n/2, func(i int) task {
+		s.enqueue(s.lines(n/2, func(i int) task {
 			return task{ID: fmt.Sprintf("%d-%d", batch, i), Scope: "p/x", MaxRetry: i % 2, Query: "?latency=100ms"}
 		}))
 	}
@@ -236,7 +236,7 @@ func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, crash)
 	w := s.worker()
-	s.enqueue(0, s.line(task{ID: "slow", Scope: "p/x", MaxRetry: 3, Query: "?latency=1m"}))
+	s.enqueue(s.line(task{ID: "slow", Scope: "p/x", MaxRetry: 3, Query: "?latency=1m"}))
 	redistest.WaitFor(t, "the call", bound, func() bool { calls, _ := s.api.Counts(); return calls == 1 })
 	w.Terminate()
 	w.Says("stopping")

@@ -17,7 +17,7 @@ func TestHostileScopes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, `limits: {p: {scopes: {"*": {rules: [{name: "r:{*}", algorithm: sliding-window, limit: 2, per: 1h}]}}}}`+"\n")
 	names := []string{"a", "a:b", "a%2Fb", "a b", "{", "}", "{a}", "**", "?", `\`, `"`, "'", "@", "#", "日本", "😀", "é", "e\u0301", "..", ".", "\u202e", "%", "&", "<x>"}
-	s.enqueue(0, s.lines(3*len(names), func(i int) task { return task{Scope: "p/" + names[i/3]} }))
+	s.enqueue(s.lines(3*len(names), func(i int) task { return task{Scope: "p/" + names[i/3]} }))
 	w := s.worker()
 	s.until(2 * len(names))
 	redistest.WaitAsking(s.T, "the third of each to wait", bound, func() bool {

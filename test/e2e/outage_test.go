@@ -37,7 +37,7 @@ func TestOutageIsAFewLines(t *testing.T) {
 			between := network.NewProxy(t, s.redis.Addr())
 			w := s.worker("-redis", "redis://"+between.Addr(), "-concurrency", "32")
 			const n = 800
-			s.enqueue(0, s.lines(n, func(i int) task {
+			s.enqueue(s.lines(n, func(i int) task {
 				return task{Scope: fmt.Sprintf("%c/x", 'a'+i%4), MaxRetry: i % 2, Query: "?latency=100ms"}
 			}))
 			s.until(n / 4)

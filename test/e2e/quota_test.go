@@ -49,7 +49,7 @@ func TestQuota(t *testing.T) {
 				running = append(running, s.worker("-listen", "127.0.0.1:0"))
 			}
 			began := time.Now()
-			s.enqueue(0, s.lines(n, func(i int) task {
+			s.enqueue(s.lines(n, func(i int) task {
 				scope := []string{"payments/a", "payments/b", "payments/c"}[i%3]
 				if i%10 == 0 {
 					scope += "/refunds"

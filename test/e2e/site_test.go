@@ -11,6 +11,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/checker"
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/programs"
@@ -79,28 +80,18 @@ func (s *site) begin(args ...string) *programs.Program {
 // task is a line of a batch. Its zero MaxRetry is none.
 type task struct {
 	ID, Scope string
-	Cost      int64
 	MaxRetry  int
-	Delay     string
 	Query     string // tells the API how to answer
 }
 
 // line is what enqueue batch reads; the site remembers the task.
 func (s *site) line(k task) string {
 	s.Helper()
-	cost := max(k.Cost, 1)
-	s.tasks = append(s.tasks, checker.Task{ID: k.ID, Scope: k.Scope, Queue: "default", Cost: cost, MaxRetry: k.MaxRetry})
-	fields := map[string]any{
-		"type": "http", "id": k.ID, "scope": k.Scope, "cost": cost, "max_retry": k.MaxRetry,
-		"http": map[string]any{
-			"method": "POST", "url": s.api.URL(k.Scope) + k.Query,
-			"headers": map[string]string{"X-Task-Id": k.ID, "X-Task-Cost": fmt.Sprint(cost)},
-		},
-	}
-	if k.Delay != "" {
-		fields["delay"] = k.Delay
-	}
-	line, err := json.Marshal(fields)
+	s.tasks = append(s.tasks, checker.Task{ID: k.ID, Scope: k.Scope, Queue: "default", Cost: 1, MaxRetry: k.MaxRetry})
+	line, err := json.Marshal(map[string]any{
+		"type": "http", "id": k.ID, "scope": k.Scope, "max_retry": k.MaxRetry,
+		"http": queue.HTTP{Method: "POST", URL: s.api.URL(k.Scope) + k.Query, Headers: map[string]string{"X-Task-Id": k.ID}},
+	})
 	must(s, err)
 	return string(line) + "\n"
 }
@@ -119,12 +110,10 @@ func (s *site) lines(n int, each func(i int) task) string {
 	return b.String()
 }
 
-// enqueue puts a batch into Redis and fails the test unless the exit code is
-// the one wanted.
-func (s *site) enqueue(code int, lines string, args ...string) (stdout, stderr string) {
+// enqueue puts a batch into Redis.
+func (s *site) enqueue(lines string) {
 	s.Helper()
-	args = append(append([]string{"batch", "-redis", s.url(), "-limits", s.limits}, args...), "-")
-	return programs.Run(s.T, code, strings.NewReader(lines), "enqueue", args...)
+	programs.Run(s.T, 0, strings.NewReader(lines), "enqueue", "batch", "-redis", s.url(), "-limits", s.limits, "-")
 }
 
 // succeeded is how many ids the API has answered with success.

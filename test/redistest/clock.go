@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"context"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -15,11 +14,15 @@ import (
 //
 // The scripts' first argument is a number that stands for the clock, and "" in production. It is
 // safe for concurrent use.
-type Clock struct{ now atomic.Int64 }
+type Clock struct {
+	Around
+	now atomic.Int64
+}
 
 // NewClock returns a clock that shows t and stands still.
 func NewClock(t time.Time) *Clock {
 	c := &Clock{}
+	c.Around = Around{Before: c.put, After: c.answer}
 	c.Set(t)
 	return c
 }
@@ -32,33 +35,6 @@ func (c *Clock) Advance(d time.Duration) { c.now.Add(d.Microseconds()) }
 
 // Now returns what the clock shows.
 func (c *Clock) Now() time.Time { return time.UnixMicro(c.now.Load()) }
-
-// DialHook does nothing.
-func (c *Clock) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// ProcessHook has a script take the clock's time.
-func (c *Clock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.put(cmd)
-		err := next(ctx, cmd)
-		c.answer(cmd)
-		return err
-	}
-}
-
-// ProcessPipelineHook does the same for scripts that are sent together.
-func (c *Clock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			c.put(cmd)
-		}
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			c.answer(cmd)
-		}
-		return err
-	}
-}
 
 // put writes the time where a script has "" for the clock: EVALSHA sha n key… clock ….
 func (c *Clock) put(cmd redis.Cmder) {

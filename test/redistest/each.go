@@ -32,3 +32,40 @@ func (e Each) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 		return first
 	}
 }
+
+// Around is a hook that sees each command before it is sent and after it was answered. Unlike Each it leaves a pipeline whole.
+type Around struct {
+	Before, After func(cmd redis.Cmder) // nil: not asked
+}
+
+// DialHook lets connections be.
+func (Around) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook is called for a command.
+func (a Around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return a.around([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+// ProcessPipelineHook is called for a pipeline.
+func (a Around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return a.around(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (a Around) around(cmds []redis.Cmder, send func() error) error {
+	for _, cmd := range cmds {
+		if a.Before != nil {
+			a.Before(cmd)
+		}
+	}
+	err := send()
+	for _, cmd := range cmds {
+		if a.After != nil {
+			a.After(cmd)
+		}
+	}
+	return err
+}
