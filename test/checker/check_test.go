@@ -2,12 +2,11 @@ package checker
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"reflect"
 
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/redistest"

@@ -3,18 +3,16 @@ package countapi
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// answer is how the API treats a call, by its query: ?latency=20ms&fail=503&times=1&retry_after=2. The zero answer is 200 at once.
+// answer is how the API treats a call, by its query: ?latency=20ms&fail=503&retry_after=2. The zero answer is 200 at once.
 type answer struct {
 	latency    time.Duration // from a call's arrival to its answer
-	fail       int           // the status of the first calls of each task id; 0: none fails
-	times      int           // how many calls of an id fail
+	fail       int           // the status of the first call of each task id; 0: none fails
 	retryAfter int           // seconds, in the header of that name of a call that fails; 0: none
 }
 
@@ -29,30 +27,19 @@ func answerOf(query string) (a answer, err error) {
 			a.latency, err = time.ParseDuration(v[0])
 		case "fail":
 			a.fail, err = strconv.Atoi(v[0])
-			a.times = max(1, a.times)
 			if err == nil && (a.fail < 200 || a.fail > 999) {
 				err = errors.New("a status is a number from 200 to 999")
 			}
-		case "times":
-			a.times, err = strconv.Atoi(v[0])
 		case "retry_after":
 			a.retryAfter, err = strconv.Atoi(v[0])
 		default:
-			err = errors.New("use latency, fail, times or retry_after")
+			err = errors.New("use latency, fail or retry_after")
 		}
 		if err != nil {
 			return a, fmt.Errorf("query %s=%s: %w", name, v[0], err)
 		}
 	}
 	return a, nil
-}
-
-// status returns the status of the n-th call of one id, from 1.
-func (a answer) status(n int) int {
-	if a.fail != 0 && n <= a.times {
-		return a.fail
-	}
-	return http.StatusOK
 }
 
 // scopeOf returns the names below /v1/ joined by "/".

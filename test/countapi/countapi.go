@@ -155,9 +155,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.depart(call, StatusGone)
 		return
 	}
-	status := how.status(n)
-	if how.retryAfter > 0 && status != http.StatusOK {
-		w.Header().Set("Retry-After", strconv.Itoa(how.retryAfter))
+	status := http.StatusOK
+	if how.fail != 0 && n == 1 {
+		status = how.fail
+		if how.retryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(how.retryAfter))
+		}
 	}
 	s.depart(call, status)
 	w.WriteHeader(status)

@@ -75,7 +75,7 @@ func TestCallsAreLoggedWithTheirTimes(t *testing.T) {
 		get(t, c, "http://api"+Path("payments/acme")+"?latency=20ms", "a", "")
 		<-time.After(time.Second)
 		for range 2 {
-			get(t, c, "http://api"+Path("payments/acme")+"?fail=503&times=1&retry_after=2", "b", "7")
+			get(t, c, "http://api"+Path("payments/acme")+"?fail=503&retry_after=2", "b", "7")
 		}
 		get(t, c, "http://api"+Path("payments/a b%:*?é"), "c", "")
 		get(t, c, "http://api"+Path("p")+"?pace=5", "d", "")

@@ -42,7 +42,8 @@ type Proxy struct {
 	links    map[*link]bool
 	delay    time.Duration
 	jitter   time.Duration
-	passable chan struct{} // closed while traffic passes
+	held     bool          // traffic does not pass
+	passable chan struct{} // closed when it passes again
 	every    int           // which replies are lost; 0 for none
 	replies  int           // since every was set
 	lost     int
@@ -125,8 +126,8 @@ func (p *Proxy) Accept() {
 func (p *Proxy) Partition() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if isClosed(p.passable) {
-		p.passable = make(chan struct{})
+	if !p.held {
+		p.held, p.passable = true, make(chan struct{})
 	}
 }
 
@@ -134,7 +135,8 @@ func (p *Proxy) Partition() {
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !isClosed(p.passable) {
+	if p.held {
+		p.held = false
 		close(p.passable)
 	}
 }
@@ -181,7 +183,7 @@ func (p *Proxy) serve(l net.Listener) {
 			reset(client)
 			continue
 		}
-		p.add(l, newLink(client, server))
+		p.add(l, &link{client: client, server: server, over: make(chan struct{})})
 	}
 }
 
@@ -245,10 +247,6 @@ type link struct {
 	client, server net.Conn
 	over           chan struct{}
 	once           sync.Once
-}
-
-func newLink(client, server net.Conn) *link {
-	return &link{client: client, server: server, over: make(chan struct{})}
 }
 
 // cut resets both connections, and end closes them.
@@ -359,15 +357,6 @@ func (m *pump) waitFor(one piece) bool {
 	case <-m.proxy.passage():
 		return true
 	case <-m.link.over:
-		return false
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
 		return false
 	}
 }

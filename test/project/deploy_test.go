@@ -1,15 +1,12 @@
 package project
 
 import (
-	"maps"
-
-	"go.yaml.in/yaml/v4"
-
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/worker/metrics"

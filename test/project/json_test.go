@@ -1,9 +1,6 @@
 package project
 
 import (
-	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
-
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/test/redistest"

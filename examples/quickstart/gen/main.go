@@ -101,7 +101,7 @@ func (l load) make(rnd *rand.Rand) []task {
 		}
 		switch {
 		case i < l.fails:
-			query = strings.Trim(query+"&fail=503&times=1&retry_after=1", "&")
+			query = strings.Trim(query+"&fail=503&retry_after=1", "&")
 		case rnd.IntN(3) == 0:
 			none := 0
 			t.MaxRetry = &none
