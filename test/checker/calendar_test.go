@@ -11,31 +11,18 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// judged is the row of a rule for calls of one unit at some times. It holds what the report says as a whole against whether the rule is
-// exceeded.
-func judged(t *testing.T, rule string, jitter time.Duration, exceeded bool, times ...string) Row {
-	t.Helper()
-	var since []time.Duration
-	for _, text := range times {
-		at, err := time.Parse(time.RFC3339Nano, text)
-		must(t, err)
-		since = append(since, at.Sub(epoch))
-	}
-	r := check(t, Input{Limits: one(t, rule), Calls: at(since...), Jitter: jitter})
-	if r.Rows[0].Exceeded != exceeded || (len(r.Violations()) > 0) != exceeded {
-		t.Errorf("exceeded %t, want %t: %+v, violations %q", r.Rows[0].Exceeded, exceeded, r.Rows[0], r.Violations())
-	}
-	return r.Rows[0]
-}
-
-// Each violation is planted beside a log that is exactly at the limit. How clocks shift is TestPeriodsAgree's.
-func TestCalendars(t *testing.T) {
+// Each violation is planted beside a log that is exactly at the limit. How clocks shift is TestPeriodsAgree's and TestHoursAgree's.
+func TestCalendarsAndHours(t *testing.T) {
 	t.Parallel()
 	const (
 		pacific = `algorithm: calendar, limit: 2, resets: "0 0 * * *", timezone: America/Los_Angeles`
 		lastDay = `algorithm: calendar, limit: 1, resets: "0 0 L * *"`
 		month   = `algorithm: calendar, limit: 1, resets: "@monthly", spread: true`
 		rolling = `algorithm: calendar, limit: 2, resets: "0 0 * * *", rollover: 1`
+		newYork = `, active: "* 8-19 * * 1-5", timezone: America/New_York` // 12:00 to 24:00 UTC in summer
+		sliding = "algorithm: sliding-window, limit: 1, per: 1h" + newYork
+		places  = "algorithm: concurrency, limit: 1" + newYork
+		closed  = "algorithm: sliding-window, limit: 0, per: 1s" + newYork
 	)
 	for name, tt := range map[string]struct {
 		rule     string
@@ -54,10 +41,31 @@ func TestCalendars(t *testing.T) {
 		"left over":                     {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 2, false},
 		"nothing left over":             {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z", "2026-01-11T00:00:00Z"}, 0, 3, true},
 		"no more left over than may be": {rolling, []string{"2026-01-10T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z", "2026-01-12T00:00:00Z"}, 0, 3, true},
+		"before they begin":             {sliding, []string{"2026-07-01T11:59:58Z", "2026-07-01T11:59:59.999999999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
+		"when they have begun":          {sliding, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:59:59.999999999Z"}, 0, 2, true},
+		"when they are over":            {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-02T00:00:00Z", "2026-07-02T00:00:00Z"}, 0, 1, false},
+		"before they are over":          {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-01T23:59:59Z"}, 0, 2, true},
+		"it may have started before":    {sliding, []string{"2026-07-01T12:00:00.009Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, false},
+		"it has not started before":     {sliding, []string{"2026-07-01T12:00:00.010Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, true},
+		"places outside are nobody's":   {places, []string{"2026-07-01T11:59:59.999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
+		"places inside are counted":     {places, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:00:00Z"}, 0, 2, true},
+		"nothing at all":                {closed, []string{"2026-07-01T12:00:00Z"}, 0, 1, true},
+		"all that one likes":            {closed, []string{"2026-07-01T11:00:00Z"}, 0, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if row := judged(t, tt.rule, tt.jitter, tt.exceeded, tt.times...); row.Worst != tt.worst {
-				t.Errorf("worst %d, want %d", row.Worst, tt.worst)
+			var since []time.Duration
+			for _, text := range tt.times {
+				at, err := time.Parse(time.RFC3339Nano, text)
+				must(t, err)
+				since = append(since, at.Sub(epoch))
+			}
+			r := check(t, Input{Limits: one(t, tt.rule), Calls: at(since...), Jitter: tt.jitter})
+			row, says := r.Rows[0], r.Violations()
+			if row.Exceeded != tt.exceeded || (len(says) > 0) != tt.exceeded {
+				t.Errorf("exceeded %t, want %t: %+v, violations %q", row.Exceeded, tt.exceeded, row, says)
+			}
+			if row.Worst != tt.worst || strings.Contains(tt.rule, "active") && (row.Calls != int(tt.worst) || row.Used != nil) {
+				t.Errorf("worst %d, want %d: %+v", row.Worst, tt.worst, row)
 			}
 		})
 	}
@@ -98,41 +106,6 @@ func momentIn(rnd *rand.Rand, zone *time.Location) time.Time {
 		return shift.Add(time.Duration(rnd.Int64N(int64(6*time.Hour))) - 3*time.Hour)
 	}
 	return when
-}
-
-// Each violation is planted beside a log that is exactly at the limit. How clocks shift is TestHoursAgree's.
-func TestHours(t *testing.T) {
-	t.Parallel()
-	const (
-		newYork = `, active: "* 8-19 * * 1-5", timezone: America/New_York` // 12:00 to 24:00 UTC in summer
-		sliding = "algorithm: sliding-window, limit: 1, per: 1h" + newYork
-		places  = "algorithm: concurrency, limit: 1" + newYork
-		closed  = "algorithm: sliding-window, limit: 0, per: 1s" + newYork
-	)
-	for name, tt := range map[string]struct {
-		rule     string
-		times    []string
-		jitter   time.Duration
-		calls    int
-		exceeded bool
-	}{
-		"before they begin":           {sliding, []string{"2026-07-01T11:59:58Z", "2026-07-01T11:59:59.999999999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
-		"when they have begun":        {sliding, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:59:59.999999999Z"}, 0, 2, true},
-		"when they are over":          {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-02T00:00:00Z", "2026-07-02T00:00:00Z"}, 0, 1, false},
-		"before they are over":        {sliding, []string{"2026-07-01T23:59:59.999999999Z", "2026-07-01T23:59:59Z"}, 0, 2, true},
-		"it may have started before":  {sliding, []string{"2026-07-01T12:00:00.009Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, false},
-		"it has not started before":   {sliding, []string{"2026-07-01T12:00:00.010Z", "2026-07-01T12:30:00Z"}, 10 * time.Millisecond, 2, true},
-		"places outside are nobody's": {places, []string{"2026-07-01T11:59:59.999Z", "2026-07-01T12:00:00Z"}, 0, 1, false},
-		"places inside are counted":   {places, []string{"2026-07-01T12:00:00Z", "2026-07-01T12:00:00Z"}, 0, 2, true},
-		"nothing at all":              {closed, []string{"2026-07-01T12:00:00Z"}, 0, 1, true},
-		"all that one likes":          {closed, []string{"2026-07-01T11:00:00Z"}, 0, 0, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if row := judged(t, tt.rule, tt.jitter, tt.exceeded, tt.times...); row.Calls != tt.calls || row.Used != nil {
-				t.Errorf("%d calls, want %d: %+v", row.Calls, tt.calls, row)
-			}
-		})
-	}
 }
 
 // The two who read hours, the judge and what it judges, find the same minutes.
