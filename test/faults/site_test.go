@@ -334,7 +334,7 @@ func (s *site) revive(f *fleet, held []string, revived map[string]bool) {
 
 // rerun runs at once what asynq took from a server that had lost it, and says whether there was any. asynq has archived a task of
 // ours that its own client enqueued without retries: such a task stays there until somebody runs it.
-func (s *site) rerun(f *fleet) (any bool) {
+func (s *site) rerun(f *fleet) (found bool) {
 	s.Helper()
 	tasks, _ := s.inspector.ListRetryTasks(f.queue, asynq.PageSize(1000))
 	if f == s.ours {
@@ -343,11 +343,11 @@ func (s *site) rerun(f *fleet) (any bool) {
 	}
 	for _, task := range tasks {
 		if task.LastErr == asynq.ErrLeaseExpired.Error() {
-			any = true
+			found = true
 			_ = s.inspector.RunTask(f.queue, task.ID) // it may have gone meanwhile
 		}
 	}
-	return any
+	return found
 }
 
 // judge waits until all has ended, and fails the test where a limit was exceeded, where a task
