@@ -51,7 +51,7 @@ GOLANGCI_LINT = 2.15.0
 # runs go in this module and in those of test/bench, test/browser and worker/oteltask; packages follow a --
 GO_IN_ALL = test/modules.sh
 # The packages of the main module whose tests only make check runs: they take minutes, or more than a redis-server.
-CHECKED = ./test/faults ./test/network
+CHECKED = ./test/faults
 # The packages whose goroutines meet, which race runs with the race detector.
 RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage ./throttle/roundtrip ./queue ./queue/schedule ./worker ./worker/events \
 	./worker/page ./worker/internal/...
@@ -120,7 +120,7 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 
 soak: ## The long rest, some hours: all tests in their long form, SEEDS random days of traffic, histories, faults, a million tasks
 	@test/setup.sh -browser -promtool
-	$(MAKE) test test/more SHORT= HEADWAY_NETWORK_LONG=1
+	$(MAKE) test test/more SHORT=
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
 	$(MAKE) histories faults
 	$(MAKE) bench PKG=./test/bench BENCH=Soak
