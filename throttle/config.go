@@ -38,7 +38,7 @@ type Config struct {
 	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are
 	// requested while others are in flight share the next call. Defaults to false.
 	Unbatched bool
-	// Observer receives every decision. Defaults to none.
+	// Observer receives every decision and every change by an API's answer. Defaults to none.
 	Observer Observer
 	// OnShadow receives the answer of each shadow rule to each granted start. It is called from several
 	// goroutines at once, and from the caller's for ShadowDropped. It must not block. Defaults to none.
@@ -48,9 +48,6 @@ type Config struct {
 	// answered with the first grant of its ID. It is called in the caller's goroutine and must not block. Defaults to none. See
 	// usage.Recorder.Record.
 	OnSpent func(Spent)
-	// OnUpstream receives each new effect of an API's answer that this process reported. It is called in
-	// the goroutine of Report and must not block. Defaults to none.
-	OnUpstream func(UpstreamChange)
 	// Logger gets a line when Redis becomes unavailable and when it is available again, when damaged data of waiters was dropped,
 	// and once a minute for each shadow rule that would have delayed starts, with their number. Defaults to none.
 	Logger *slog.Logger
@@ -62,9 +59,8 @@ type Observer interface {
 	// Decided reports one decision, with the context of the request, how long the answer took, and its error, if any. d.Rules is
 	// set only if err is nil. took is 0 for a decision that made no call (Decision.Handed).
 	Decided(ctx context.Context, d Decision, took time.Duration, err error)
-	// UpstreamSignal reports a new effect of an API's answer: "pause", "cut" for a reduced rule, or "limit" for the API's own
-	// limit.
-	UpstreamSignal(what string)
+	// Upstream reports a new effect of an API's answer that this process reported.
+	Upstream(change UpstreamChange)
 }
 
 // NoObserver observes nothing.
@@ -73,8 +69,8 @@ type NoObserver struct{}
 // Decided does nothing.
 func (NoObserver) Decided(context.Context, Decision, time.Duration, error) {}
 
-// UpstreamSignal does nothing.
-func (NoObserver) UpstreamSignal(string) {}
+// Upstream does nothing.
+func (NoObserver) Upstream(UpstreamChange) {}
 
 const (
 	defaultPrefix  = "hw"
@@ -98,11 +94,8 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) faults() (faults []error) {
-	for i := range len(c.Prefix) {
-		if b := c.Prefix[i]; wire.Escape(string(b)) != string(b) || b == '~' || b >= 0x80 {
-			faults = append(faults, fmt.Errorf("throttle: Config.Prefix %q holds %q; use letters, digits, '-', '_' and '.'", c.Prefix, b))
-			break
-		}
+	if err := wire.CheckPrefix(c.Prefix); err != nil {
+		faults = append(faults, fmt.Errorf("throttle: %w", err))
 	}
 	if c.StartTolerance != 0 && (c.StartTolerance < time.Millisecond || c.StartTolerance > time.Second) {
 		faults = append(faults, fmt.Errorf("throttle: Config.StartTolerance is %s; it is how late timers are: 1ms to 1s, or negative for none", c.StartTolerance))

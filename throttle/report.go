@@ -39,10 +39,7 @@ func (l *Limiter) newReporter() *answers.Reporter {
 		Logger: l.cfg.Logger, Clock: func() string { return l.clock() }, Now: l.serverTime, Wake: l.list.Wake,
 		OnChange: func(c UpstreamChange) {
 			if l.cfg.Observer != nil {
-				l.cfg.Observer.UpstreamSignal(c.What)
-			}
-			if l.cfg.OnUpstream != nil {
-				l.cfg.OnUpstream(c)
+				l.cfg.Observer.Upstream(c)
 			}
 		},
 	})

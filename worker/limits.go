@@ -81,8 +81,8 @@ type Config struct {
 	// TraceID returns the id of the trace that a context belongs to, "" for none, as oteltask.TraceID does: histograms have it as
 	// an exemplar. Defaults to the trace in which the task was enqueued, by its header traceparent.
 	TraceID func(context.Context) string
-	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, OnSpent unless
-	// NoUsage is set, and OnUpstream if Events is. Its Prefix is the prefix of all keys.
+	// Throttle configures the limiter. New sets its App, Observer, OnShadow and Logger, and OnSpent unless
+	// NoUsage is set. Its Prefix is the prefix of all keys.
 	Throttle throttle.Config
 	// Middleware configures how tasks are handled. New sets its Redis, Limiter, Usage, and all fields
 	// that Config has too. Its Observer is called in addition to the metrics.
@@ -214,7 +214,7 @@ func (l *Limits) build(file limitsfile.File) error {
 	}
 	if events := l.cfg.Events; events != nil {
 		events.Bind(l.cfg.App, cfg.Prefix, l.log, l.metrics)
-		cfg.Observer, cfg.OnUpstream = deciding{l.metrics, events}, events.Upstream
+		cfg.Observer = deciding{l.metrics, events}
 	}
 	limiter, err := throttle.New(l.rdb, first, cfg)
 	if err != nil {

@@ -41,8 +41,6 @@ type Events interface {
 		Event(kind string)
 		EventDelivery(outcome string)
 	})
-	// Upstream receives what answers of APIs change: see throttle.Config.OnUpstream.
-	Upstream(change throttle.UpstreamChange)
 	// DispatcherPolled is Observer.DispatcherPolled.
 	DispatcherPolled(provider, label string, next time.Duration)
 	// Run reports events until ctx ends. Limits.Begin calls it.
@@ -58,6 +56,11 @@ type deciding struct {
 func (o deciding) Decided(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
 	o.Metrics.Decided(ctx, d, took, err)
 	o.events.Decided(ctx, d, took, err)
+}
+
+func (o deciding) Upstream(change throttle.UpstreamChange) {
+	o.Metrics.Upstream(change)
+	o.events.Upstream(change)
 }
 
 // polls passes polls on to the events.

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -11,6 +12,16 @@ import (
 // Prefix returns what the keys of a provider begin with, such as "hw:{payments}:". All share its hash tag, and so a slot of a
 // cluster. base is throttle.Config.Prefix.
 func Prefix(base, provider string) string { return base + ":{" + Escape(provider) + "}:" }
+
+var prefixForm = regexp.MustCompile(`^[A-Za-z0-9._-]*$`)
+
+// CheckPrefix returns an error for a Config.Prefix with a byte that no key may begin with.
+func CheckPrefix(prefix string) error {
+	if prefixForm.MatchString(prefix) {
+		return nil
+	}
+	return fmt.Errorf("Config.Prefix %q holds another character; use letters, digits, '-', '_' and '.'", prefix)
+}
 
 // Path returns the part of a scope after the provider's name, as keys and scripts have it: "/acme/refunds". It is empty for the
 // provider itself.

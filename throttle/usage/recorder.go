@@ -168,14 +168,10 @@ func CheckApp(name string) error {
 }
 
 func (c Config) prefix() (string, error) {
-	if c.Prefix == "" {
-		return defaultPrefix, nil
+	if err := wire.CheckPrefix(c.Prefix); err != nil {
+		return "", fmt.Errorf("usage: %w", err)
 	}
-	if strings.Contains(c.Prefix, "~") || strings.ContainsFunc(c.Prefix, func(r rune) bool { return r >= 0x80 }) ||
-		wire.Escape(c.Prefix) != c.Prefix {
-		return "", fmt.Errorf("usage: Config.Prefix %q is not of letters, digits, '-', '_' and '.', as that of throttle.Config", c.Prefix)
-	}
-	return c.Prefix, nil
+	return cmp.Or(c.Prefix, defaultPrefix), nil
 }
 
 // Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It does no I/O and does not

@@ -69,7 +69,7 @@ const (
 
 // Events notices events and reports them. It is a worker.Events. It is safe for concurrent use.
 type Events struct {
-	throttle.NoObserver // Upstream gets what answers change
+	throttle.NoObserver
 	cfg                 Config
 	process             process
 	noticed             chan noticed
@@ -172,7 +172,7 @@ func (e *Events) Run(ctx context.Context, rdb redis.UniversalClient, limiter *th
 	sends.Wait()
 }
 
-// Upstream notices pauses and cuts: set it as throttle.Config.OnUpstream.
+// Upstream notices pauses and cuts, as a throttle.Observer.
 func (e *Events) Upstream(c throttle.UpstreamChange) {
 	event := Event{Scope: c.Scope, Rule: c.Rule, Pattern: c.Pattern, Until: c.Until.UTC()}
 	switch c.What {

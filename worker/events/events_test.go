@@ -72,7 +72,7 @@ func newProgram(t *testing.T, rdb *redis.Client, pol *policy.Policy, prefix stri
 	p.events, err = New(cfg)
 	must(t, err)
 	p.events.Bind("shop", prefix, log, p)
-	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix, Observer: p.events, OnUpstream: p.events.Upstream})
+	p.limiter, err = throttle.New(rdb, pol, throttle.Config{Prefix: prefix, Observer: p.events})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -35,8 +35,8 @@ func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Du
 	}
 }
 
-// UpstreamSignal implements throttle.Observer.
-func (m *Metrics) UpstreamSignal(what string) { m.signals.WithLabelValues(what).Inc() }
+// Upstream implements throttle.Observer.
+func (m *Metrics) Upstream(c throttle.UpstreamChange) { m.signals.WithLabelValues(c.What).Inc() }
 
 func (s *series) decided(r *throttle.RuleState, degraded bool, trace string) {
 	switch {
