@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
@@ -19,36 +18,30 @@ var twoUnits = []policy.Rule{
 	{Name: "parallel", Algorithm: policy.Concurrency, Limit: 2},
 }
 
-// "A rule counts its own unit only. A rule whose unit costs 0 is neither asked nor charged;
-// A concurrency rule counts one place." "Requests default to 1, and other units to 0."
+// "Requests default to 1, and other units to 0", and what no wait admits is an error. What each rule takes of a cost by unit, all
+// of them or none, is the model's: TestDecisionsAreAsThePagesSay.
 func TestCostsCountByUnit(t *testing.T) {
 	t.Parallel()
-	for name, row := range map[string]struct {
-		req  Request
-		want string // what is left of each rule that is asked
-	}{
-		"both":             {Request{Costs: policy.Costs{"requests": 2, "tokens": 600}}, "requests 1, tokens 400, daily 4400, parallel 1"},
-		"requests alone":   {Request{Costs: policy.Costs{"requests": 2}}, "requests 1, parallel 1"},
-		"tokens alone":     {Request{Costs: policy.Costs{"requests": 0, "tokens": 600}}, "tokens 400, daily 4400, parallel 1"},
-		"one request":      {Request{Costs: policy.Costs{"tokens": 600}}, "requests 2, tokens 400, daily 4400, parallel 1"},
-		"nobody's unit":    {Request{Costs: policy.Costs{"images": 7}}, "requests 2, parallel 1"},
-		"a number":         {Request{Cost: 3}, "requests 0, tokens 997, daily 4997, parallel 1"},
-		"the same of each": {Request{Costs: policy.Costs{"requests": 1, "tokens": 1}}, "requests 2, tokens 999, daily 4999, parallel 1"},
-	} {
-		onBothIn(t, name, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-			req := row.req // for each server its own
+	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
+		for want, req := range map[string]Request{
+			"requests 2, tokens 400, daily 4400, parallel 1": {Costs: policy.Costs{"tokens": 600}},
+			"tokens 400, daily 4400, parallel 1":             {Costs: policy.Costs{"requests": 0, "tokens": 600}},
+			"requests 2, parallel 1":                         {Costs: policy.Costs{"images": 7}},
+			"requests 0, tokens 997, daily 4997, parallel 1": {Cost: 3},
+		} {
+			b.pass(sec) // a bucket gets less back
 			req.Scope = "p/x"
-			peeked, err := b.Peek(ctx, req)
-			if err != nil || !peeked.Allowed {
-				b.t.Fatalf("%+v %v", peeked, err)
-			}
 			d := b.decide(req)
-			b.giveBack(d.Grant)
-			if got, after := leftOf(d), leftOf(b.decide(Request{Scope: "p/x"})); got != row.want || after != "requests 2, tokens 999, daily 4999, parallel 1" {
-				b.t.Errorf("got %s, want %s; after it was given back %s are left", got, row.want, after)
+			if b.giveBack(d.Grant); leftOf(d) != want {
+				b.t.Errorf("%+v: got %s, want %s", req, leftOf(d), want)
 			}
-		})
-	}
+		}
+		for _, costs := range []policy.Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0, "": 0}, {"requests": 0, "tokens": -1}} {
+			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
+				b.t.Errorf("%v: %+v", costs, d)
+			}
+		}
+	})
 }
 
 func leftOf(d Decision) string {
@@ -57,31 +50,6 @@ func leftOf(d Decision) string {
 		rules = append(rules, fmt.Sprintf("%s %d", r.Rule, r.Remaining))
 	}
 	return strings.Join(rules, ", ")
-}
-
-// A denial by one unit charges none of the others, and says in its own unit what is left.
-func TestCostsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 900}})
-		d := b.decide(Request{Scope: "p/x", Costs: policy.Costs{"tokens": 200}})
-		r, _ := d.BindingRule()
-		if d.Allowed || r.Rule != "tokens" || r.Unit != "tokens" || r.Remaining != 100 || d.RetryAfter != 100*time.Millisecond {
-			b.t.Fatalf("%+v", d)
-		}
-		b.grants(Request{Scope: "p/x", Costs: policy.Costs{"requests": 2}}, 0) // a denial has charged no requests
-	})
-}
-
-func TestCostsThatNeverPass(t *testing.T) {
-	t.Parallel()
-	onBoth(t, Config{}, policyOf(t, twoUnits...), func(b *bench) {
-		for _, costs := range []policy.Costs{{"tokens": 1001}, {"tokens": -1}, {"requests": 0, "": 0}, {"requests": 0, "tokens": -1}} {
-			if d, err := b.Decide(ctx, Request{Scope: "p/x", Costs: costs}); err == nil {
-				b.t.Errorf("%v: %+v", costs, d)
-			}
-		}
-	})
 }
 
 var free = policy.Costs{policy.Requests: 0, "tokens": 0}

@@ -87,18 +87,6 @@ func ExampleLimiter_Decide() {
 	// never: 501 is more than 500
 }
 
-// Peek says what Decide would, and takes nothing.
-func ExampleLimiter_Peek() {
-	limiter := limiterOf("peek", `limits: {search: {rules: [{name: plan, algorithm: sliding-window, limit: 3, per: 1h}]}}`)
-	for range 2 {
-		d, err := limiter.Peek(ctx, throttle.Request{Scope: "search", Cost: 2})
-		fmt.Println(d.Allowed, d.Rules[0].Remaining, err)
-	}
-	// Output:
-	// true 3 <nil>
-	// true 3 <nil>
-}
-
 // Wait blocks until the start has come; here for 50 ms, since the first took the only unit.
 func ExampleLimiter_Wait() {
 	limiter := limiterOf("wait", `limits: {sms: {rules: [{name: pace, algorithm: token-bucket, limit: 1, per: 1s}]}}`)

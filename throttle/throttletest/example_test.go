@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/throttletest"
@@ -41,51 +39,4 @@ func ExampleScript() {
 	// put off "hello again"
 	// asked for 1 of mail/acme
 	// asked for 1 of mail/acme
-}
-
-const mails = `
-limits:
-  mail:
-    rules:
-      - {name: minute, algorithm: fixed-window, limit: 6, per: 1m}
-`
-
-// t is a *testing.T where there is none; a test gives its own.
-type t struct{ cleanups []func() }
-
-func (*t) Helper()                           {}
-func (t *t) Cleanup(f func())                { t.cleanups = append(t.cleanups, f) }
-func (*t) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
-
-func (t *t) end() {
-	for _, f := range slices.Backward(t.cleanups) {
-		f()
-	}
-}
-
-// A real limiter without a bubble: the test moves the clock.
-func ExampleNewWithRedis() {
-	t := &t{}
-	defer t.end()
-	limiter, redis := throttletest.NewWithRedis(t, throttletest.Policy(t, mails), throttle.Config{StartTolerance: -1})
-	ask := func(n int) {
-		allowed := 0
-		for range n {
-			if d, err := limiter.Allow(context.Background(), "mail/acme"); err == nil && d.Allowed {
-				allowed++
-			}
-		}
-		fmt.Println(allowed, "of", n)
-	}
-
-	redis.Advance(0) // from now on only the test moves the clock
-	ask(7)
-	redis.Advance(time.Minute)
-	ask(7)
-	redis.Close()
-	ask(7)
-	// Output:
-	// 6 of 7
-	// 6 of 7
-	// 0 of 7
 }

@@ -121,29 +121,35 @@ func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, rand
 	}
 }
 
-func TestSeriesRefuses(t *testing.T) {
+func TestRefuses(t *testing.T) {
 	t.Parallel()
 	rdb, now := redistest.Client(t), time.Now()
-	for name, c := range map[string]struct {
-		rdb      redis.UniversalClient
-		scope    string
-		from, to time.Time
-		step     time.Duration
-		want     string
-	}{
-		"another width": {rdb, "p", now.Add(-time.Hour), now, time.Minute, "no slots of 1m0s are kept; use a step of 15s, 5m0s, 2h0m0s or 24h0m0s"},
-		"too long ago":  {rdb, "p", now.Add(-2 * time.Hour), now, 5 * time.Minute, "slots of 5m0s are kept for 1h0m0s, and the series would begin 2h0m0s ago"},
-		"nothing":       {rdb, "p", now.Add(-time.Minute), now.Add(-time.Hour), 5 * time.Minute, "there is nothing from "},
-		"later":         {rdb, "p", now.Add(time.Hour), now.Add(2 * time.Hour), 5 * time.Minute, "there is nothing from "},
-		"a star":        {rdb, "p/*", now.Add(-time.Minute), now, 5 * time.Minute, "stands for every name"},
-		"no client":     {nil, "p", now.Add(-time.Minute), now, 5 * time.Minute, "a Redis client is needed"},
-	} {
-		if _, err := Series(t.Context(), c.rdb, Config{}, c.scope, c.from, c.to, c.step); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+	made := func(rdb redis.UniversalClient, app, prefix string) error {
+		_, err := New(rdb, Config{App: app, Prefix: prefix})
+		return err
 	}
-	if _, err := ReadDays(t.Context(), rdb, Config{}, "p", Longest+1); err == nil || !strings.Contains(err.Error(), "cannot look back") {
-		t.Errorf("%v", err)
+	series := func(rdb redis.UniversalClient, scope string, from, to, step time.Duration) error {
+		_, err := Series(t.Context(), rdb, Config{}, scope, now.Add(from), now.Add(to), step)
+		return err
+	}
+	_, tooFar := ReadDays(t.Context(), rdb, Config{}, "p", Longest+1)
+	for want, err := range map[string]error{
+		"usage: New needs a Redis client, got nil":           made(nil, "a", ""),
+		"usage: the application's name has 0 bytes":          made(rdb, "", ""),
+		"usage: the application's name has 129 bytes":        made(rdb, strings.Repeat("a", 129), ""),
+		`usage: Config.Prefix "h{w"`:                         made(rdb, "a", "h{w"),
+		`usage: Config.Prefix "h~w"`:                         made(rdb, "a", "h~w"),
+		`usage: Config.Prefix "hü"`:                          made(rdb, "a", "hü"),
+		"no slots of 1m0s are kept; use a step of 15s, 5m0s": series(rdb, "p", -time.Hour, 0, time.Minute),
+		"slots of 5m0s are kept for 1h0m0s, and the series":  series(rdb, "p", -2*time.Hour, 0, 5*time.Minute),
+		"there is nothing from ":                             series(rdb, "p", time.Hour, 2*time.Hour, 5*time.Minute),
+		"stands for every name":                              series(rdb, "p/*", -time.Minute, 0, 5*time.Minute),
+		"a Redis client is needed":                           series(nil, "p", -time.Minute, 0, 5*time.Minute),
+		"cannot look back":                                   tooFar,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

@@ -46,27 +46,3 @@ func ExampleRecorder_Record() {
 	// Output:
 	// crawler spent 1
 }
-
-// Whoever can read the keys can ask who spent from a scope, and from all below it.
-func ExampleRead() {
-	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
-	defer rdb.Close()
-	for app, units := range map[string]int64{"billing": 5, "refunds": 2} {
-		recorder, err := usage.New(rdb, usage.Config{Prefix: "example-read", App: app})
-		check(err)
-		recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "charge"}, units)
-		check(recorder.Flush(ctx))
-	}
-
-	report, err := usage.Read(ctx, rdb, usage.Config{Prefix: "example-read"}, "payments", time.Hour)
-	check(err)
-	fmt.Println("in all", report.All.Units)
-	for _, s := range report.Spenders { // most units first
-		fmt.Println(s.App, s.Queue, s.Type, s.Units)
-	}
-	// Output:
-	// in all 7
-	// billing default charge 5
-	// refunds default charge 2
-}

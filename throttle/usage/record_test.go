@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -196,47 +194,6 @@ func TestFault(t *testing.T) {
 		stop()
 		if got := read(t, rdb, "", "p/x", time.Hour).All; got != (Sum{14, 2}) {
 			t.Errorf("got %+v", got)
-		}
-	})
-}
-
-// byUnit are the spenders of a report with their units.
-func byUnit(r Report) (all []string) {
-	for _, s := range r.Spenders {
-		all = append(all, fmt.Sprintf("%s %s %d/%d %v", s.App, s.Type, s.Units, s.Tasks, s.ByUnit))
-	}
-	return all
-}
-
-// "Requests and each other unit are told apart", at every level, of two processes together, one of which costs no units.
-func TestUnitsApart(t *testing.T) {
-	t.Parallel()
-	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
-		shop, older := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "older")
-		shop.SpentCosts("p/a/x", By{Type: "a"}, policy.Costs{"tokens": 100})
-		shop.SpentCosts("p/a/x", By{Type: "a"}, policy.Costs{"requests": 2, "tokens": 50, "rows": 0})
-		shop.SpentCosts("p/a", By{Type: "b"}, policy.Costs{"requests": 0, "rows": 7})
-		older.Spent("p/a", By{Type: "a"}, 9)
-		older.Spent("q", By{Type: "a"}, 9)
-		flush(t, shop)
-		shop.SpentCosts("p/a", By{Type: "a"}, policy.Costs{"tokens": 1})
-		flush(t, shop)
-		flush(t, older)
-		for scope, want := range map[string]struct {
-			spenders []string
-			units    map[string]int64
-		}{
-			"p":     {[]string{"older a 9/1 map[]", "shop a 4/3 map[tokens:151]", "shop b 0/1 map[rows:7]"}, map[string]int64{"tokens": 151, "rows": 7}},
-			"p/a":   {[]string{"older a 9/1 map[]", "shop a 4/3 map[tokens:151]", "shop b 0/1 map[rows:7]"}, map[string]int64{"tokens": 151, "rows": 7}},
-			"p/a/x": {[]string{"shop a 3/2 map[tokens:150]"}, map[string]int64{"tokens": 150}},
-			"q":     {[]string{"older a 9/1 map[]"}, nil},
-		} {
-			for _, since := range []time.Duration{time.Minute, Longest} {
-				got := read(t, rdb, prefix, scope, since)
-				if !slices.Equal(byUnit(got), want.spenders) || !maps.Equal(got.ByUnit, want.units) || got.OtherByUnit != nil {
-					t.Errorf("%s: %q, all %v, others %v", scope, byUnit(got), got.ByUnit, got.OtherByUnit)
-				}
-			}
 		}
 	})
 }

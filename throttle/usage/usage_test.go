@@ -67,7 +67,11 @@ func read(t testing.TB, rdb redis.UniversalClient, prefix, scope string, since t
 // lines are the spenders of a report, without times.
 func lines(r Report) (all []string) {
 	for _, s := range r.Spenders {
-		all = append(all, fmt.Sprintf("%s %s %s %d/%d", s.App, s.Queue, s.Type, s.Units, s.Tasks))
+		line := fmt.Sprintf("%s %s %s %d/%d", s.App, s.Queue, s.Type, s.Units, s.Tasks)
+		if s.ByUnit != nil {
+			line += fmt.Sprint(" ", s.ByUnit)
+		}
+		all = append(all, line)
 	}
 	return all
 }
@@ -112,26 +116,26 @@ func TestShadowed(t *testing.T) {
 }
 
 // "Which applications, queues and task types spent from it lately, how many units in how many tasks … What is spent from a scope
-// counts at every level of its path", and two processes add up.
+// counts at every level of its path", two processes add up, and "requests and each other unit are counted apart".
 func TestWhoSpent(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, rdb redis.UniversalClient, prefix string) {
 		shop, billing := newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")
 		began := time.Now().Truncate(time.Second)
-		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 5)
+		shop.SpentCosts("p/acme/refunds", By{Queue: "q", Type: "a"}, policy.Costs{"requests": 5, "tokens": 100, "rows": 0})
 		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 0)
-		shop.Spent("p/acme", By{Queue: "q", Type: "b"}, 1)
+		shop.SpentCosts("p/acme", By{Queue: "q", Type: "b"}, policy.Costs{"requests": 0, "rows": 7})
 		shop.Spent("p/ace", By{App: "other", Queue: "low", Type: "a"}, 2)
 		billing.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 7)
 		billing.Spent("other", By{Queue: "q", Type: "a"}, 100)
 		flush(t, shop)
-		shop.Spent("p/acme/refunds", By{Queue: "q", Type: "a"}, 2)
+		shop.SpentCosts("p/acme", By{Queue: "q", Type: "a"}, policy.Costs{"requests": 2, "tokens": 1})
 		flush(t, shop)
 		flush(t, billing)
 		for scope, want := range map[string][]string{
-			"p":              {"shop q a 8/3", "billing q a 7/1", "other low a 2/1", "shop q b 1/1"},
-			"p/acme":         {"shop q a 8/3", "billing q a 7/1", "shop q b 1/1"},
-			"p/acme/refunds": {"shop q a 8/3", "billing q a 7/1"},
+			"p":              {"shop q a 8/3 map[tokens:101]", "billing q a 7/1", "other low a 2/1", "shop q b 0/1 map[rows:7]"},
+			"p/acme":         {"shop q a 8/3 map[tokens:101]", "billing q a 7/1", "shop q b 0/1 map[rows:7]"},
+			"p/acme/refunds": {"billing q a 7/1", "shop q a 6/2 map[tokens:100]"},
 			"p/ace":          {"other low a 2/1"},
 			"other":          {"billing q a 100/1"},
 			"p/ac":           nil,
@@ -143,14 +147,17 @@ func TestWhoSpent(t *testing.T) {
 				if !slices.Equal(lines(got), want) || got.Other != (Sum{}) || got.Scope.String() != scope {
 					t.Errorf("%s, %s: %q and others %+v, want %q", scope, since, lines(got), got.Other, want)
 				}
-				sum := Sum{}
+				sum, units := Sum{}, map[string]int64{}
 				for _, s := range got.Spenders {
 					sum.add(s.Sum)
+					for unit, n := range s.ByUnit {
+						units[unit] += n
+					}
 					if s.Last.Before(began) || s.Last.After(time.Now()) {
 						t.Errorf("%s: %+v, began at %s", scope, s, began)
 					}
 				}
-				if before := got.To.Sub(got.From) - since; sum != got.All || before < 0 || before > slot {
+				if before := got.To.Sub(got.From) - since; sum != got.All || !maps.Equal(units, got.ByUnit) || got.OtherByUnit != nil || before < 0 || before > slot {
 					t.Errorf("%s, since %s: from %s to %s all are %+v, the spenders' %+v", scope, since, got.From, got.To, got.All, sum)
 				}
 			}
@@ -161,7 +168,8 @@ func TestWhoSpent(t *testing.T) {
 	})
 }
 
-// "Two never become one", whatever characters names have, and none of a key ends its part of it.
+// "Two never become one", whatever characters names have, and none of a key ends its part of it. Of a longer name the first 128
+// bytes count.
 func TestNamesStayApart(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
@@ -177,6 +185,11 @@ func TestNamesStayApart(t *testing.T) {
 			}
 		}
 	}
+	long := strings.Repeat("x", 127)
+	for _, end := range []string{"é", "ü", "y", "yz"} {
+		r.Spent("p", By{App: "x", Type: long + end}, 100)
+	}
+	want[By{App: "x", Type: long}], want[By{App: "x", Type: long + "y"}] = 200, 200
 	scopes := []string{"s/a/b", "s/a%2Fb", "s/a:b", "s/a!used:5m.0", "s/a", "s/{a}", "s/a b", "s/a*", "{s}", "s", "s/b"}
 	for i, scope := range scopes {
 		r.Spent(scope, By{Type: scope}, int64(i+1))
@@ -346,42 +359,6 @@ func TestFloodOfProviders(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	for name, c := range map[string]struct {
-		rdb  redis.UniversalClient
-		cfg  Config
-		want string
-	}{
-		"no client":      {nil, Config{App: "a"}, "usage: New needs a Redis client, got nil"},
-		"no name":        {rdb, Config{}, "usage: the application's name has 0 bytes"},
-		"a long name":    {rdb, Config{App: strings.Repeat("a", 129)}, "usage: the application's name has 129 bytes"},
-		"a brace":        {rdb, Config{App: "a", Prefix: "h{w"}, `usage: Config.Prefix "h{w"`},
-		"a tilde":        {rdb, Config{App: "a", Prefix: "h~w"}, `usage: Config.Prefix "h~w"`},
-		"another letter": {rdb, Config{App: "a", Prefix: "hü"}, `usage: Config.Prefix "hü"`},
-	} {
-		if _, err := New(c.rdb, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// "Of one that is longer than 128 bytes the beginning counts."
-func TestLongNames(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	r := newRecorder(t, rdb, prefix, "app")
-	long := strings.Repeat("x", 127)
-	for _, end := range []string{"é", "ü", "y", "yz"} {
-		r.Spent("p", By{Type: long + end}, 1)
-	}
-	flush(t, r)
-	if got, want := lines(read(t, rdb, prefix, "p", time.Minute)), []string{"app  " + long + " 2/2", "app  " + long + "y 2/2"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // What somebody else wrote into a hash is passed over, and what is no unit is told of nobody.
 func TestReadForeign(t *testing.T) {
 	t.Parallel()
@@ -394,9 +371,9 @@ func TestReadForeign(t *testing.T) {
 			"+rows", "x", "+Rows", 5, "+tokens:a/b", 7, "+tokens:gone//t", 3, "+:app//t", 1, "+bytes:app//t", -4)
 	}
 	got := read(t, rdb, prefix, "p", time.Minute)
-	if want := []string{"app t 3/0 map[tokens:1]"}; !slices.Equal(byUnit(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) ||
+	if want := []string{"app  t 3/0 map[tokens:1]"}; !slices.Equal(lines(got), want) || got.All != (Sum{3, 1}) || got.Other != (Sum{0, 1}) ||
 		!maps.Equal(got.ByUnit, map[string]int64{"tokens": 1}) || got.OtherByUnit != nil {
-		t.Errorf("got %q, %+v", byUnit(got), got)
+		t.Errorf("got %q, %+v", lines(got), got)
 	}
 }
 
