@@ -285,7 +285,7 @@ func TestSteps(t *testing.T) {
 			6: {4699 * ms, 1, allow(0, ms)},
 			7: {4700 * ms, 2, allow(0, sec)},
 		}},
-		"concurrency: places until the lease ends": {policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2, Lease: 30 * sec}, []step{
+		"concurrency: places of holders that crashed, until the lease ends": {policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: 2, Lease: 30 * sec}, []step{
 			0: {0, 5, allow(1, 30*sec)},
 			1: {10 * sec, 1, allow(0, 30*sec)},
 			2: {10 * sec, 1, deny(0, 20*sec, 30*sec)},

@@ -2,6 +2,7 @@ package throttle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 // cable is the network between a client and a server, as it can go wrong.
@@ -114,46 +117,21 @@ func (g *gate) pass() error {
 }
 
 // through counts a round trip, and has its reply wait.
-func (g *gate) through(_ context.Context, cmds []redis.Cmder, send func() error) error {
-	if !runsScript(cmds[0]) {
+func (g *gate) through(cmd redis.Cmder, send func() error) error {
+	if !runsScript(cmd) {
 		return send()
 	}
 	g.trips.Add(1)
 	err := send()
-	if lost := g.pass(); lost != nil {
-		for _, cmd := range cmds {
-			cmd.SetErr(lost)
-		}
-		return lost
-	}
-	return err
-}
-
-// hook is a hook of one function, which sees a single command as a pipeline of one.
-type hook func(ctx context.Context, cmds []redis.Cmder, send func() error) error
-
-func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return h(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
-	}
-}
-
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h(ctx, cmds, func() error { return next(ctx, cmds) })
-	}
+	return cmp.Or(g.pass(), err)
 }
 
 // counting counts those of a client's commands that are of a kind.
 func counting(rdb redis.UniversalClient, is func(redis.Cmder) bool) *atomic.Int64 {
 	n := new(atomic.Int64)
-	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
-		for _, cmd := range cmds {
-			if is(cmd) {
-				n.Add(1)
-			}
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if is(cmd) {
+			n.Add(1)
 		}
 		return send()
 	}))
@@ -166,7 +144,7 @@ func runsScript(cmd redis.Cmder) bool { return cmd.Name() == "evalsha" || cmd.Na
 // gated puts a gate into a client.
 func gated(rdb redis.UniversalClient) *gate {
 	g := &gate{}
-	rdb.AddHook(hook(g.through))
+	rdb.AddHook(redistest.Each(g.through))
 	return g
 }
 
@@ -174,18 +152,15 @@ func gated(rdb redis.UniversalClient) *gate {
 func answering(t testing.TB, answer any) *redis.Client {
 	t.Helper()
 	rdb := clientOf(t, optionsOf(t))
-	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
-		if !runsScript(cmds[0]) {
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if !runsScript(cmd) {
 			return send()
 		}
-		for _, cmd := range cmds {
-			if err, fails := answer.(error); fails {
-				cmd.SetErr(err)
-			} else {
-				cmd.(*redis.Cmd).SetVal(answer)
-			}
+		if err, fails := answer.(error); fails {
+			return err
 		}
-		return cmds[0].Err()
+		cmd.(*redis.Cmd).SetVal(answer)
+		return nil
 	}))
 	return rdb
 }

@@ -22,12 +22,11 @@ func (reply) RedisError()     {}
 // tryAgain has the next scripts, so many, refused as by a node whose slot is half moved.
 func tryAgain(rdb redis.UniversalClient) (left *atomic.Int64) {
 	left = new(atomic.Int64)
-	rdb.AddHook(hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
-		if !runsScript(cmds[0]) || left.Add(-1) < 0 {
+	rdb.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
+		if !runsScript(cmd) || left.Add(-1) < 0 {
 			return send()
 		}
-		cmds[0].SetErr(reply("TRYAGAIN Multiple keys request during rehashing of slot"))
-		return cmds[0].Err()
+		return reply("TRYAGAIN Multiple keys request during rehashing of slot")
 	}))
 	return left
 }

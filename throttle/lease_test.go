@@ -69,7 +69,6 @@ func TestLeaseUnderOtherLimits(t *testing.T) {
 	for name, row := range map[string]struct{ before, then []policy.Rule }{
 		"a period ends":           {[]policy.Rule{oneRun(), minutes}, []policy.Rule{oneRun(), minutes}},
 		"a shorter lease":         {[]policy.Rule{oneRun()}, []policy.Rule{shorter}},
-		"both":                    {[]policy.Rule{oneRun(), minutes}, []policy.Rule{shorter, minutes}},
 		"no such rule for a time": {[]policy.Rule{oneRun()}, []policy.Rule{minutes}},
 	} {
 		bubbleIn(t, name, Config{}, policyOf(t, row.before...), nil, func(t *testing.T, _ *cable, l *Limiter) {
@@ -87,21 +86,6 @@ func TestLeaseUnderOtherLimits(t *testing.T) {
 			noError(t, lease.Release(t.Context()))
 		})
 	}
-}
-
-// "Crash: freed within the lease": a holder that never renews keeps its place for one lease and no longer.
-func TestCrashedHolder(t *testing.T) {
-	t.Parallel()
-	bubble(t, Config{}, policyOf(t, oneRun()), nil, func(t *testing.T, _ *cable, l *Limiter) {
-		grantedBy(t, l)
-		<-time.After(leaseTime - ms)
-		d, err := l.Allow(t.Context(), "p/x")
-		if err != nil || d.Allowed || d.RetryAfter != ms {
-			t.Errorf("a millisecond before the lease ends: %+v, %v", d, err)
-		}
-		<-time.After(ms)
-		grantedBy(t, l)
-	})
 }
 
 // "A run that cannot renew is cancelled", with ErrLeaseLost, when its place runs out and not before, whatever Redis does.

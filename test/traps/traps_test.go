@@ -69,7 +69,7 @@ L05 | a new connection for each call | throttle/TestCallersShareRoundTrips
 L10 L32 | a time-out meant allowed, and work by the number of keys | throttle/TestTimeout outages
 L11 | part of a unit was charged and not granted | model
 L15 L30 L16 | a failover forgot scripts or counts, and what had to be set up first | throttle/TestScriptsComeBack test/faults/TestSentinelFailover
-L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestCrashedHolder worker/TestPlacesAreFreed
+L18 L19 I18 | places that a crash kept, or that a refusal lost | throttle/TestSteps worker/TestPlacesAreFreed
 L20 L21 L22 | what was owed or given back came back without a cap, or not in some order | model
 L23 B03 | a unit for each pick-up of a task, not for each run | worker/TestFirstComeFirstServed days
 L34 B01 I20 | limited on its last attempt, a task was archived | notFailed worker/TestForeignLastAttempt

@@ -79,13 +79,6 @@ func TestVendors(t *testing.T) {
 			x-ratelimit-reset: 1372700873
 			x-ratelimit-resource: core`,
 			told(quota("x-ratelimit", "core", "requests", 60, 56, 1247*time.Second, 0))},
-		"GitHub, exceeded": {403, `
-			Date: Tue, 20 Aug 2013 14:50:41 GMT
-			X-RateLimit-Limit: 60
-			X-RateLimit-Remaining: 0
-			X-RateLimit-Used: 60
-			X-RateLimit-Reset: 1377013266`,
-			refused(403, 50*time.Minute+25*time.Second, quota("x-ratelimit", "", "requests", 60, 0, 3025*time.Second, 0))},
 		"GitHub, secondary limit": {403, "Retry-After: 60", refused(403, time.Minute)},
 		"OpenAI": {200, `
 			x-ratelimit-limit-requests: 60
@@ -100,13 +93,6 @@ func TestVendors(t *testing.T) {
 			told(quota("x-ratelimit", "", "project-tokens", 300000, 300000, 0, 0),
 				quota("x-ratelimit", "", "requests", 60, 59, time.Second, 0),
 				quota("x-ratelimit", "", "tokens", 150000, 149984, 6*time.Minute, 0))},
-		"OpenAI, exceeded": {429, `
-			retry-after: 2
-			retry-after-ms: 1234
-			x-ratelimit-limit-tokens: 150000
-			x-ratelimit-remaining-tokens: 12
-			x-ratelimit-reset-tokens: 1m59.56s`,
-			limited(1234*time.Millisecond, quota("x-ratelimit", "", "tokens", 150000, 12, 119560*time.Millisecond, 0))},
 		"Azure OpenAI": {429, `
 			Retry-After: 6
 			retry-after-ms: 5730
@@ -150,14 +136,6 @@ func TestVendors(t *testing.T) {
 			told(quota("x-shopify", "", "requests", 40, 8, Unknown, 0))},
 		"Shopify, exceeded": {429, "X-Shopify-Shop-Api-Call-Limit: 41/40\nRetry-After: 2.0",
 			limited(2*time.Second, quota("x-shopify", "", "requests", 40, 0, Unknown, 0))},
-		"Discord": {200, `
-			Date: Wed, 03 Aug 2016 00:56:00 GMT
-			X-RateLimit-Limit: 5
-			X-RateLimit-Remaining: 0
-			X-RateLimit-Reset: 1470173023
-			X-RateLimit-Reset-After: 1
-			X-RateLimit-Bucket: abcd1234`,
-			told(quota("x-ratelimit", "", "requests", 5, 0, time.Second, 0))},
 		"Discord, exceeded": {429, `
 			Retry-After: 65
 			X-RateLimit-Limit: 10
@@ -168,12 +146,6 @@ func TestVendors(t *testing.T) {
 			X-RateLimit-Scope: user
 			X-RateLimit-Global: true`,
 			limited(65*time.Second, quota("x-ratelimit", "", "requests", 10, 0, 64570*time.Millisecond, 0))},
-		"X": {429, `
-			Date: Sun, 01 Mar 2026 11:50:00 GMT
-			x-rate-limit-limit: 900
-			x-rate-limit-remaining: 0
-			x-rate-limit-reset: 1772366400`,
-			limited(10*time.Minute, quota("x-ratelimit", "", "requests", 900, 0, 10*time.Minute, 0))},
 		"X, by day": {200, `
 			Date: Sun, 01 Mar 2026 11:50:00 GMT
 			x-rate-limit-limit: 1200000
@@ -213,13 +185,6 @@ func TestVendors(t *testing.T) {
 			X-RateLimit-Remaining-Hour: 98`,
 			told(quota("x-ratelimit", "", "requests", 6, 4, 47*time.Second, time.Minute),
 				quota("x-ratelimit", "", "requests", 100, 98, Unknown, time.Hour))},
-		"Kong, by what the API counts": {200, `
-			X-RateLimit-Limit-Videos-Second: 5
-			X-RateLimit-Remaining-Videos-Second: 5
-			X-RateLimit-Limit-Videos-Minute: 10
-			X-RateLimit-Remaining-Videos-Minute: 9`,
-			told(quota("x-ratelimit", "", "videos", 5, 5, Unknown, time.Second),
-				quota("x-ratelimit", "", "videos", 10, 9, Unknown, time.Minute))},
 		"Okta": {200, `
 			Date: Thu, 31 Dec 2020 23:59:20 GMT
 			X-Rate-Limit-Limit: 1200
@@ -241,12 +206,6 @@ func TestVendors(t *testing.T) {
 			Ratelimit: "default";r=50;t=30
 			Ratelimit-Policy: "default";q=100;w=60`,
 			told(quota("ratelimit", "default", "requests", 100, 50, 30*time.Second, time.Minute))},
-		"Cloudflare, dates": {429, `
-			Date: Sun, 01 Mar 2026 12:00:00 GMT
-			X-RateLimit-Limit: 1200
-			X-RateLimit-Remaining: 0
-			X-RateLimit-Reset: Sun, 01 Mar 2026 12:04:00 GMT`,
-			limited(4*time.Minute, quota("x-ratelimit", "", "requests", 1200, 0, 4*time.Minute, 0))},
 		"Slack": {429, "Retry-After: 30", limited(30 * time.Second)},
 		"GitLab": {429, `
 			Date: Tue, 05 Jan 2021 10:59:30 GMT
