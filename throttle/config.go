@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Config configures a Limiter. The zero Config is ready to use.
@@ -32,9 +31,6 @@ type Config struct {
 	// App is the name of this application, for scopes whose policy lists the applications that may spend
 	// from them. Defaults to none, which may spend only from scopes without such a list.
 	App string
-	// LongestPause is the longest pause that an API's answer can cause, see Limiter.Report. Another answer
-	// can extend the pause. 1s to 31 days. Defaults to 24h.
-	LongestPause time.Duration
 	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are
 	// requested while others are in flight share the next call. Defaults to false.
 	Unbatched bool
@@ -76,7 +72,6 @@ const (
 	defaultPrefix  = "hw"
 	defaultPad     = 5 * time.Millisecond
 	defaultTimeout = 3 * time.Second
-	longestPause   = 24 * time.Hour
 
 	// MaxDelayLimit is the furthest ahead that a start can be granted; a larger Request.MaxDelay counts as this.
 	MaxDelayLimit = time.Minute
@@ -88,7 +83,6 @@ func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
 	c.StartTolerance = max(cmp.Or(c.StartTolerance, defaultPad), 0)
 	c.Timeout = cmp.Or(max(c.Timeout, 0), defaultTimeout)
-	c.LongestPause = cmp.Or(max(c.LongestPause, 0), longestPause)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
@@ -99,9 +93,6 @@ func (c Config) faults() (faults []error) {
 	}
 	if c.StartTolerance != 0 && (c.StartTolerance < time.Millisecond || c.StartTolerance > time.Second) {
 		faults = append(faults, fmt.Errorf("throttle: Config.StartTolerance is %s; it is how late timers are: 1ms to 1s, or negative for none", c.StartTolerance))
-	}
-	if c.LongestPause < time.Second || c.LongestPause > upstream.MaxWait {
-		faults = append(faults, fmt.Errorf("throttle: Config.LongestPause is %s; at least 1s and at most %s", c.LongestPause, upstream.MaxWait))
 	}
 	return faults
 }

@@ -40,23 +40,17 @@
 // A decision that is sent twice, by go-redis after a lost reply or by the caller under the same attempt id, is charged once:
 // Redis remembers each grant for half a minute. An attempt whose context has ended is given back, and its id is used up.
 //
-// Keys do not contain limits. A changed limit keeps what has been spent, and so does a changed algorithm, except to or from
-// concurrency. Every key has a time to live: the keys of an unused scope expire one window and a minute later.
+// A changed limit keeps what has been spent: see [Limiter.SetPolicy]. Every key has a time to live: the keys of an unused scope
+// expire one window and a minute later.
 //
 // # When Redis is unavailable
 //
-// Redis may be down, too slow, full, read-only, or refuse the call. Then each rule's [policy.FailurePolicy] decides:
+// Redis may be down, too slow, full, read-only, or refuse the call. Then each rule's [policy.FailurePolicy] decides, closed by
+// default, which returns [ErrUnavailable]. A closed rule on the path outweighs the others. A decision of the others is marked
+// Degraded. A context that has ended is not an outage, and its own error is returned. If a reply is lost for good, units may stay
+// spent that no run used. They come back by the clock, and places when their lease expires.
 //
-//   - closed (the default) decides nothing and returns [ErrUnavailable];
-//   - open lets the run start uncounted;
-//   - share counts in this process, against its part of the limit: see [Limiter.Heartbeat]. Without Heartbeat it is closed.
-//
-// A closed rule on the path outweighs the others. The decision is marked Degraded. A context that has ended is not an outage, and
-// its own error is returned. If a reply is lost for good, units may stay spent that no run used. They come back by the clock, and
-// places when their lease expires.
-//
-// [Config].Timeout bounds a decision. The client's own time-outs come first unless its ContextTimeoutEnabled is set, which is
-// recommended.
+// The client's own time-outs come before [Config].Timeout unless its ContextTimeoutEnabled is set, which is recommended.
 //
 // # Access
 //

@@ -147,7 +147,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 			for i, b := range p.Rules {
 				if b.Rule.Algorithm == policy.Concurrency {
 					times[i] = pipe.Get(ctx, inspect.RunTimesKey(p.Prefix, b))
-					held[i] = pipe.ZCount(ctx, wire.StateKey(p.Prefix, b), "("+micros(out.At), "+inf")
+					held[i] = pipe.ZCount(ctx, wire.StateKey(p.Prefix, b), "("+strconv.FormatInt(out.At.UnixMicro(), 10), "+inf")
 				}
 			}
 			return nil
@@ -164,8 +164,6 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	}
 	return nil
 }
-
-func micros(at time.Time) string { return strconv.FormatInt(at.UnixMicro(), 10) }
 
 // Period returns the time from Forecast.At until the n-th period of a Calendar after the present one begins, n at least 1; Never
 // for one that is further away than a Duration can hold. Periods after the first 10,000 count as long as the last of those. Not

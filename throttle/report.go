@@ -35,7 +35,7 @@ type Correction = answers.Correction
 // newReporter returns what applies APIs' answers to the limits of l.
 func (l *Limiter) newReporter() *answers.Reporter {
 	return answers.New(answers.Config{
-		Redis: l.rdb, Scopes: l.scopes, Base: l.cfg.Prefix, Timeout: l.cfg.Timeout, Tolerance: l.cfg.StartTolerance, LongestPause: l.cfg.LongestPause,
+		Redis: l.rdb, Scopes: l.scopes, Base: l.cfg.Prefix, Timeout: l.cfg.Timeout, Tolerance: l.cfg.StartTolerance,
 		Logger: l.cfg.Logger, Clock: func() string { return l.clock() }, Now: l.serverTime, Wake: l.list.Wake,
 		OnChange: func(c UpstreamChange) {
 			if l.cfg.Observer != nil {
@@ -61,7 +61,7 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // A refusal pauses the scope for the time that it gives. Without such a time, it pauses the scope for a second, or as Refusals of
 // the policy says, and for twice as long after each further refusal that follows soon, up to five minutes; then one call goes
 // first, and the others follow once it is reported with an answer that is no refusal. Any other answer that leaves no request
-// pauses the scope until requests are available again. No pause is longer than Config.LongestPause.
+// pauses the scope until requests are available again. No answer pauses a scope for longer than 24 hours.
 //
 // Rules are corrected at the scope's own level, and at levels above it whose Answers say heed: one tenant's answers do not slow
 // others unless the policy says so. A refusal reduces the limits of the rules at the lowest of these levels that has any by 15 %,

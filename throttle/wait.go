@@ -92,7 +92,7 @@ func (l *Limiter) untilLastStart(ctx context.Context) time.Duration {
 	if left == Never {
 		return left
 	}
-	return max(0, left-max(0, l.cfg.StartTolerance))
+	return max(0, left-l.cfg.StartTolerance)
 }
 
 // tooLong refuses a wait that is known to end after the last start before a deadline, or to outlast a rule's max_wait.

@@ -19,17 +19,16 @@ import (
 
 // Config is what a Reporter needs. All fields are required.
 type Config struct {
-	Redis        redis.UniversalClient
-	Scopes       *wire.Scopes
-	Base         string        // the prefix of all keys
-	Timeout      time.Duration // of each round trip
-	Tolerance    time.Duration // throttle.Config.StartTolerance
-	LongestPause time.Duration
-	Logger       *slog.Logger
-	Clock        func() string                 // what scripts take for their clock: "" for the server's
-	Now          func(prefix string) time.Time // the server's time, by the prefix of a provider's keys
-	Wake         func(provider string)         // dispatches the tasks that may start now
-	OnChange     func(Change)
+	Redis     redis.UniversalClient
+	Scopes    *wire.Scopes
+	Base      string        // the prefix of all keys
+	Timeout   time.Duration // of each round trip
+	Tolerance time.Duration // throttle.Config.StartTolerance
+	Logger    *slog.Logger
+	Clock     func() string                 // what scripts take for their clock: "" for the server's
+	Now       func(prefix string) time.Time // the server's time, by the prefix of a provider's keys
+	Wake      func(provider string)         // dispatches the tasks that may start now
+	OnChange  func(Change)
 }
 
 // Reporter reports the answers of APIs. It remembers what it has reported and heard, so that it reports nothing twice: of up to

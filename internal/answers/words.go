@@ -22,6 +22,8 @@ const (
 	// An API's own limit, and a raised one, hold for so long after the last report, and for two of the rule's windows. The same
 	// limit is reported again when half of that is over.
 	adoptedFor = time.Hour
+	// longestPause is the longest pause that one answer can cause. Another answer can extend it.
+	longestPause = 24 * time.Hour
 	// growEach is how often a corrected limit grows.
 	growEach = time.Second
 	// whole is all of a limit in millionths, and onePercent a hundredth of it.
@@ -32,7 +34,7 @@ const (
 // already.
 func (r *Reporter) pauseWords(a answer) (words []wire.Word, until time.Time) {
 	if wait, known, asks := a.pause(); asks {
-		wait = min(wait, r.cfg.LongestPause)
+		wait = min(wait, longestPause)
 		path := a.scope.Path
 		until, same := r.paused(a.scope, wait)
 		switch {
@@ -41,9 +43,8 @@ func (r *Reporter) pauseWords(a answer) (words []wire.Word, until time.Time) {
 		case known:
 			words = append(words, wire.Word{Verb: "pause", Name: path, Numbers: [5]int64{wait.Microseconds()}})
 		default:
-			longest := min(mostRest, r.cfg.LongestPause*10/11) // with what chance adds it is no longer than that
 			words = append(words, wire.Word{Verb: "rest", Name: path, Numbers: [5]int64{
-				a.policy.Refusals(a.scope.Scope).Pause.Microseconds(), longest.Microseconds(), rand.N(int64(100_000)), a.age(),
+				a.policy.Refusals(a.scope.Scope).Pause.Microseconds(), mostRest.Microseconds(), rand.N(int64(100_000)), a.age(),
 			}})
 		}
 	}

@@ -51,13 +51,6 @@ type Limiter struct {
 // Script returns a Limiter that gives these answers.
 func Script(answers ...Answer) *Limiter { return &Limiter{answers: answers} }
 
-// Then appends answers to the remaining ones.
-func (l *Limiter) Then(answers ...Answer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.answers = append(l.answers, answers...)
-}
-
 // Otherwise sets the answer to requests, Peek's too, once no other answers are left. nil allows everything. answer may be called
 // by several goroutines at once.
 func (l *Limiter) Otherwise(answer func(throttle.Request) Answer) {

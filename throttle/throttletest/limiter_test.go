@@ -26,8 +26,7 @@ func must(t testing.TB, err error) {
 func TestScript(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("no")
-	l := throttletest.Script(throttletest.Allow(), throttletest.Deny(time.Second), throttletest.Fail(failure))
-	l.Then(throttletest.AllowIn(time.Minute))
+	l := throttletest.Script(throttletest.Allow(), throttletest.Deny(time.Second), throttletest.Fail(failure), throttletest.AllowIn(time.Minute))
 	if d, err := l.Peek(t.Context(), throttle.Request{}); !d.Allowed || err != nil {
 		t.Errorf("Peek: %+v, %v", d, err)
 	}
@@ -124,7 +123,7 @@ func TestContexts(t *testing.T) {
 		if !errors.Is(err, throttle.ErrMaxWait) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 0 {
 			t.Errorf("a denial until after the deadline, after %s: %v", time.Since(began), err)
 		}
-		l.Then(throttletest.Deny(throttle.Never), throttletest.Deny(throttle.Never), throttletest.Deny(throttle.Never))
+		l.Otherwise(func(throttle.Request) throttletest.Answer { return throttletest.Deny(throttle.Never) })
 		if _, err := l.Wait(short, throttle.Request{Scope: "p"}); errors.Is(err, throttle.ErrMaxWait) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a denial that no clock ends: %v", err)
 		}

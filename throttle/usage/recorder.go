@@ -15,11 +15,9 @@
 // a refund takes them back, Settle corrects them. A program that wants to name a queue or a type calls Spent and Settled itself,
 // and leaves OnSpent out.
 //
-// The record decides nothing. A crash or a fault of Redis loses what was not sent. Everything is bounded. Between two flushes a
-// process has at most 1000 scopes and 4000 combinations of scope, applications, queue and type in memory. In Redis a provider has
-// at most 1000 scopes in each slot of time, and a scope 40 combinations, those that spent most, and 8 units besides requests;
-// what others spend counts as "other", and at the levels above. Every key has a TTL, of 32 days at most: slots are 5 minutes long
-// for an hour, 2 hours for a day, and a day for 31 days. Sums alone are kept in slots of 15 seconds for a quarter of an hour.
+// The record decides nothing. A crash or a fault of Redis loses what was not sent. Everything is bounded: a scope has 40
+// combinations of applications, queue and type, those that spent most, and what others spend counts as "other". Slots of time are
+// 5 minutes long for an hour, 2 hours for a day, and a day for 31 days. docs/operations.md#who-uses-it has all bounds.
 package usage
 
 import (
