@@ -68,7 +68,7 @@ func (r *RuleForecast) spread(units, free int64) (time.Duration, bool) {
 		return first + time.Duration(float64(r.Rest-first)*float64(units-1)/float64(free)), true
 	}
 	periods, place := (units-free-1)/r.Limit, (units-free-1)%r.Limit
-	begins, ends := r.Period(periods+1), r.Period(periods+2)
+	begins, ends := r.begins(periods+1), r.begins(periods+2)
 	if begins > math.MaxInt64/2 || ends > math.MaxInt64/2 {
 		return 0, false
 	}
@@ -83,10 +83,10 @@ func (r *RuleForecast) period(later int64) (time.Duration, bool) {
 		return 0, false
 	case r.Limited && later == 0:
 		return max(0, r.RetryAfter), true
-	case r.Limited && r.RetryAfter > r.Period(1): // the next period is used up, too
+	case r.Limited && r.RetryAfter > r.begins(1): // the next period is used up, too
 		first = 2
 	}
-	d := r.Period(first + later)
+	d := r.begins(first + later)
 	return max(0, d), d <= math.MaxInt64/2
 }
 

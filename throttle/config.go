@@ -15,14 +15,10 @@ type Config struct {
 	// Prefix begins every key, so that several systems can share a Redis. It holds letters, digits, '-', '_' and '.'. Defaults to
 	// "hw".
 	Prefix string
-	// StartTolerance is how late a run may begin after its granted start: timers fire late and replies take time. It widens the
-	// window of every rate rule, so that a run that is late by no more is still within its limits. This costs StartTolerance/Per
-	// of the limit, and twice that for a token bucket that admits 1000 units within StartTolerance. A run that is later is
-	// decided again if a rule of its path could be exceeded. A process keeps up to half of it for its own uncertainty about the
-	// server's clock: see docs/turns.md#never-over.
-	//
-	// All processes that share limits should use the same value. A rule whose Per is shorter than StartTolerance loses half of
-	// its rate or more; see Lint. 1ms to 1s; negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
+	// StartTolerance is how late a run may begin after its granted start. It widens the window of every rate rule, so that such a
+	// run is still within its limits. This costs about StartTolerance/Per of a limit: see Lint. A run that is later is decided
+	// again if a rule of its path could be exceeded. All processes that share limits should use the same value. 1ms to 1s;
+	// negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
 	// Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
 	// Timeout bounds one decision, retries included. It is exact only if the client's ContextTimeoutEnabled is set. The client's

@@ -165,10 +165,9 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	return nil
 }
 
-// Period returns the time from Forecast.At until the n-th period of a Calendar after the present one begins, n at least 1; Never
-// for one that is further away than a Duration can hold. Periods after the first 10,000 count as long as the last of those. Not
-// safe for concurrent use.
-func (r *RuleForecast) Period(n int64) time.Duration {
+// begins returns the time from Forecast.At until the n-th period after the present one begins, n at least 1; Never for one that is
+// further away than a Duration can hold. Periods after the first 10,000 count as long as the last of those.
+func (r *RuleForecast) begins(n int64) time.Duration {
 	if r.resets == nil {
 		return later(r.Rest, r.Per, n-1)
 	}

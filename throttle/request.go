@@ -1,7 +1,7 @@
 package throttle
 
 import (
-	"math/rand/v2"
+	"crypto/rand"
 	"time"
 
 	"github.com/headway-go/headway/internal/waitlist"
@@ -70,16 +70,5 @@ func (r *Request) takesNothing() bool { return r.Waiter.ID == "" && r.Costs.Zero
 
 func (r *Request) price() price { return price{each: r.Cost, costs: r.Costs} }
 
-// NewID returns a random attempt id: 96 bits in 16 letters.
-func NewID() string {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-	var id [16]byte
-	for i := 0; i < len(id); i += 8 {
-		bits := rand.Uint64()
-		for j := range 8 {
-			id[i+j] = letters[bits&63]
-			bits >>= 6
-		}
-	}
-	return string(id[:])
-}
+// NewID returns a random attempt id: 80 bits in 16 letters.
+func NewID() string { return rand.Text()[:16] }

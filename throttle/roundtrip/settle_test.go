@@ -3,10 +3,11 @@ package roundtrip
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -64,26 +65,32 @@ func trailer(resp *http.Response) (policy.Costs, bool) {
 	return policy.Costs{"tokens": n}, err == nil
 }
 
-// "A header of it, or what its body says": what it names is made what was charged, "without
-// true the request stays charged as it was estimated", and the answer is the caller's as it is.
+// "A header of it, or what its body says": what it names is made what was charged, "without true the request stays charged as it
+// was estimated", and the answer is the caller's as it is. Settled is told "what is free again, what is charged as a debt, and what
+// is over and charged to nobody", and nothing where "there was nothing to settle by".
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	stream := "data: {}\n" + strings.Repeat("data: {\"word\": \"hello\"}\n", 100000)
+	said := func(tokens int64) string { return fmt.Sprintf(`{"usage": {"tokens": %d}}`, tokens) }
+	less, none := throttle.SettledRule{Spent: 150, Back: 750}, throttle.SettledRule{}
 	for name, tt := range map[string]struct {
 		settle   func(*http.Response) (policy.Costs, bool)
 		body     string
 		inHeader bool
 		want     int64
+		told     throttle.SettledRule
 	}{
-		"a body of JSON":       {usage, `{"usage": {"tokens": 150}}`, false, 150},
-		"more than estimated":  {usage, `{"usage": {"tokens": 1500}}`, false, 1500},
-		"nothing was spent":    {usage, `{"usage": {"tokens": 0}}`, false, 0},
-		"the end of a stream":  {tail, stream + `data: {"usage": {"tokens": 150}}`, false, 150},
-		"a header":             {header, "hello", true, 150},
-		"a header, no body":    {header, "", true, 150},
-		"a trailer":            {trailer, "hello", false, 150},
-		"no word of it":        {usage, `{"answer": 42}`, false, 900},
-		"an answer of a fault": {usage, "internal error", false, 900},
+		"a body of JSON":       {usage, said(150), false, 150, less},
+		"as estimated":         {usage, said(900), false, 900, throttle.SettledRule{Spent: 900}},
+		"more than estimated":  {usage, said(1500), false, 1500, throttle.SettledRule{Spent: 1500, Debt: 600}},
+		"more than is charged": {usage, said(70_000), false, 5000, throttle.SettledRule{Spent: 70_000, Debt: 9_100, Over: 60_000}},
+		"nothing was spent":    {usage, said(0), false, 0, throttle.SettledRule{Back: 900}},
+		"the end of a stream":  {tail, stream + "data: " + said(150), false, 150, less},
+		"a header":             {header, "hello", true, 150, less},
+		"a header, no body":    {header, "", true, 150, less},
+		"a trailer":            {trailer, "hello", false, 150, less},
+		"no word of it":        {usage, `{"answer": 42}`, false, 900, none},
+		"an answer of a fault": {usage, "internal error", false, 900, none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,8 +103,17 @@ func TestSettle(t *testing.T) {
 				w.Header().Set("X-Tokens", "150")
 			}))
 			defer s.Close()
+			var told []throttle.SettledRule
 			limiter := limiterOf(t, tokens)
-			c := &http.Client{Transport: &Transport{Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: tt.settle}}
+			c := &http.Client{Transport: &Transport{
+				Limiter: limiter, Scope: always("p"), Costs: estimated, Settle: tt.settle,
+				Settled: func(r *http.Request, by throttle.Settlement) {
+					if r.URL.String() != s.URL || by.Over() != (tt.told.Over > 0) {
+						t.Errorf("%s: %+v", r.URL, by)
+					}
+					told = append(told, by.Rules...)
+				},
+			}}
 			resp, err := c.Get(s.URL)
 			must(t, err)
 			if got := spent(t, limiter); tt.body != "" && got != 900 {
@@ -111,46 +127,13 @@ func TestSettle(t *testing.T) {
 				t.Errorf("%d are charged, want %d", got, tt.want)
 			}
 			must(t, resp.Body.Close())
-		})
-	}
-}
-
-// Settled is told "what is free again, what is charged as a debt, and what is over and charged
-// to nobody", and nothing where "there was nothing to settle by".
-func TestSettled(t *testing.T) {
-	t.Parallel()
-	for spent, want := range map[int64]throttle.SettledRule{
-		150:    {Spent: 150, Back: 750},
-		900:    {Spent: 900},
-		1500:   {Spent: 1500, Debt: 600},
-		70_000: {Spent: 70_000, Debt: 9_100, Over: 60_000},
-		-1:     {},
-	} {
-		t.Run(strconv.FormatInt(spent, 10), func(t *testing.T) {
-			t.Parallel()
-			var told []throttle.SettledRule
-			c := &http.Client{Transport: &Transport{
-				Limiter: limiterOf(t, tokens), Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
-				Settle: func(*http.Response) (policy.Costs, bool) {
-					return policy.Costs{"tokens": max(spent, 0)}, spent >= 0
-				},
-				Settled: func(r *http.Request, s throttle.Settlement) {
-					if r.URL.Host != "api.example.com" || s.Over() != (want.Over > 0) {
-						t.Errorf("%s: %+v", r.URL, s)
-					}
-					told = append(told, s.Rules...)
-				},
-			}}
-			resp, err := c.Get("http://api.example.com")
-			must(t, err)
-			_, err = io.ReadAll(resp.Body)
-			must(t, errors.Join(err, resp.Body.Close()))
-			want.Scope, want.Rule, want.Unit = "p", "t", "tokens"
-			if spent < 0 && len(told) == 0 {
-				return
+			var want []throttle.SettledRule
+			if tt.told != none {
+				tt.told.Scope, tt.told.Rule, tt.told.Unit = "p", "t", "tokens"
+				want = append(want, tt.told)
 			}
-			if len(told) != 1 || told[0] != want {
-				t.Errorf("%+v, want %+v", told, want)
+			if !slices.Equal(told, want) {
+				t.Errorf("told %+v, want %+v", told, want)
 			}
 		})
 	}
