@@ -66,7 +66,6 @@ func TestCostsOfNothing(t *testing.T) {
 		limited string // the last of them that one unit would wait for
 	}{
 		"nothing is spent": {twoUnits, nil, "requests 3, tokens 1000, daily 5000, parallel 2", ""},
-		"some is spent":    {twoUnits, []Request{{Costs: policy.Costs{"tokens": 900}}}, "requests 2, tokens 100, daily 4100, parallel 1", ""},
 		"requests are over": {
 			twoUnits, []Request{{Costs: policy.Costs{"requests": 3}}}, "requests 0, tokens 1000, daily 5000, parallel 1", "requests",
 		},

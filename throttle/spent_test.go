@@ -19,53 +19,44 @@ func TestOnSpent(t *testing.T) {
 	}})
 	noError(t, err)
 	onBoth(t, Config{OnSpent: say}, rules, func(l *bench) {
-		var d Decision
-		step := func(want string, do func() error) {
+		step := func(want string, err error) {
 			l.t.Helper()
-			said = ""
-			if noError(l.t, do()); said != want {
+			if noError(l.t, err); said != want {
 				l.t.Errorf("got %q, want %q", said, want)
 			}
+			said = ""
 		}
-		step("p/x 1 1 ;", func() error { d, err = l.Allow(ctx, "p/x"); return err })
-		step("p/x -1 -1 ;", func() error { return l.Refund(ctx, d.Grant) })
-		step("", func() error { return l.Refund(ctx, d.Grant) })
-		step("", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 5}); return err })
-		step("", func() error { _, err = l.Peek(ctx, Request{Scope: "p/x"}); return err })
-		step("", func() error {
-			_, err = l.Decide(ctx, Request{Scope: "p/x", Costs: policy.Costs{policy.Requests: 0}})
-			return err
-		})
-		step("p 1 2 ;", func() error { d, err = l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"}); return err })
-		step("", func() error { _, err = l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"}); return err }) // again
-		step("p 0 -1 requests=-1,tokens=7;", func() error {
-			_, err = l.Settle(ctx, d.Grant, policy.Costs{"requests": 1, "tokens": 7})
-			return err
-		})
-		step("p -1 -1 requests=-1,tokens=-7;", func() error { return l.Refund(ctx, d.Grant) })
-		step("p 1 1 tokens=500;", func() error {
-			d, err = l.Wait(ctx, Request{Scope: "p", Costs: policy.Costs{"tokens": 500}})
-			return err
-		})
-		step("p 0 0 tokens=-410;", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90}); return err })
-		step("", func() error { _, err = l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90}); return err })
-		step("", func() error {
-			if _, err := l.Settle(ctx, d.Grant, policy.Costs{"tokens": -1}); err == nil {
-				l.t.Error("less than nothing was settled")
-			}
-			return nil
-		})
-		step("p -1 -1 tokens=-90;", func() error { return l.Refund(ctx, d.Grant) })
-		step("p 1 1 ;", func() error { d, err = l.Start(ctx, Request{Scope: "p"}); return err })
-		step("p 1 9 ;", func() error { _, _, err = l.AllowAtMost(ctx, "p", 20); return err })
-		step("", func() error { _, err = l.Allow(ctx, "p"); return err }) // a denial
-		for _, scope := range []string{"p", "q"} {                        // one that waits, and one that runs
-			step("", func() error {
-				d, err = l.Start(ctx, Request{Scope: scope, Waiter: Waiter{ID: "w"}})
-				return err
-			})
+		d, err := l.Allow(ctx, "p/x")
+		step("p/x 1 1 ;", err)
+		step("p/x -1 -1 ;", l.Refund(ctx, d.Grant))
+		step("", l.Refund(ctx, d.Grant))
+		step("", errorOf(l.Settle(ctx, d.Grant, policy.Costs{"tokens": 5})))
+		step("", errorOf(l.Peek(ctx, Request{Scope: "p/x"})))
+		step("", errorOf(l.Decide(ctx, Request{Scope: "p/x", Costs: policy.Costs{policy.Requests: 0}})))
+		d, err = l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"})
+		step("p 1 2 ;", err)
+		step("", errorOf(l.Decide(ctx, Request{Scope: "p", Cost: 2, ID: "a"}))) // again
+		step("p 0 -1 requests=-1,tokens=7;", errorOf(l.Settle(ctx, d.Grant, policy.Costs{"requests": 1, "tokens": 7})))
+		step("p -1 -1 requests=-1,tokens=-7;", l.Refund(ctx, d.Grant))
+		d, err = l.Wait(ctx, Request{Scope: "p", Costs: policy.Costs{"tokens": 500}})
+		step("p 1 1 tokens=500;", err)
+		step("p 0 0 tokens=-410;", errorOf(l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90})))
+		step("", errorOf(l.Settle(ctx, d.Grant, policy.Costs{"tokens": 90})))
+		if _, err := l.Settle(ctx, d.Grant, policy.Costs{"tokens": -1}); err == nil {
+			l.t.Error("less than nothing was settled")
 		}
-		step("", func() error { return l.Refund(ctx, d.Grant) })
-		step("free 1 1 ;", func() error { _, err = l.Allow(ctx, "free"); return err }) // under no rule
+		step("p -1 -1 tokens=-90;", l.Refund(ctx, d.Grant))
+		step("p 1 1 ;", errorOf(l.Start(ctx, Request{Scope: "p"})))
+		_, _, err = l.AllowAtMost(ctx, "p", 20)
+		step("p 1 9 ;", err)
+		step("", errorOf(l.Allow(ctx, "p")))       // a denial
+		for _, scope := range []string{"p", "q"} { // one that waits, and one that runs
+			d, err = l.Start(ctx, Request{Scope: scope, Waiter: Waiter{ID: "w"}})
+			step("", err)
+		}
+		step("", l.Refund(ctx, d.Grant))
+		step("free 1 1 ;", errorOf(l.Allow(ctx, "free"))) // under no rule
 	})
 }
+
+func errorOf[T any](_ T, err error) error { return err }

@@ -37,10 +37,6 @@ func TestDraft(t *testing.T) {
 			told(inUnit(ietf("at-once", 5, 0, Unknown, 0), "concurrent-requests"),
 				inUnit(ietf("bytes", 65535, 60000, 10*s, 10*s), "content-bytes"),
 				ietf("peruser", 100, Unknown, Unknown, time.Minute))},
-		"partition keys": {200, `
-			RateLimit-Policy: "peruser";q=100;w=60;pk=:cHNkZmEz:
-			RateLimit: "peruser"; r=99; t=45; pk=:cHNkZmEz:`,
-			told(ietf("peruser", 100, 99, 45*s, time.Minute))},
 		"tokens as names": {429, `
 			RateLimit-Policy: permin;q=50;w=60
 			RateLimit: permin;r=0;t=15`,
@@ -81,11 +77,6 @@ func TestDraft(t *testing.T) {
 			RateLimit-Remaining: 50
 			RateLimit-Reset: 30`,
 			told(ietf("", 100, 50, 30*s, time.Minute), ietf("", 1000, Unknown, Unknown, day))},
-		"2021, one": {429, `
-			RateLimit-Limit: 100;w=60
-			RateLimit-Remaining: 0
-			RateLimit-Reset: 5`,
-			limited(5*s, ietf("", 100, 0, 5*s, time.Minute))},
 		"2023": {429, `
 			RateLimit: limit=100, remaining=0, reset=30
 			RateLimit-Policy: 100;w=60`,
@@ -99,7 +90,6 @@ func TestDraft(t *testing.T) {
 			RateLimit-Policy: 100;w=60, 10;w=1`,
 			told(ietf("", Unknown, 50, 30*s, 0), ietf("", 10, Unknown, Unknown, s), ietf("", 100, Unknown, Unknown, time.Minute))},
 		"2023, not numbers": {200, `RateLimit: limit="100", remaining=a, reset=30, more=5`, Hint{}},
-		"only policies":     {200, `RateLimit-Policy: 100;w=60`, told(ietf("", 100, Unknown, Unknown, time.Minute))},
 		"only a reset":      {429, "RateLimit-Reset: 30", Hint{Limited: true, Status: 429}},
 
 		"tokens under one window": {200, "x-ratelimit-limit-tokens: 100, 100;w=60, 5;w=1;qu=images",

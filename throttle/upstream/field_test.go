@@ -79,11 +79,6 @@ func TestPrecedence(t *testing.T) {
 			RateLimit: "a";r=5
 			X-RateLimit-Limit: 20
 			X-RateLimit-Remaining: 3`, told(ietf("a", 10, 5, Unknown, time.Minute))},
-		"the draft's earlier form over x-ratelimit": {200, `
-			RateLimit-Limit: 10
-			RateLimit-Remaining: 5
-			X-RateLimit-Limit: 20
-			X-RateLimit-Remaining: 3`, told(ietf("", 10, 5, Unknown, 0))},
 		"a state is not left out for a policy": {429, `
 			RateLimit-Policy: "a";q=10;w=60
 			X-RateLimit-Limit: 20
