@@ -113,12 +113,8 @@ func (r RuleState) Tuple() Tuple {
 // how long, is that of the whole decision. For a scope without rules it is {0, 0, 0, -1, 0}: not limited, and no limit.
 func (d Decision) Tuple() Tuple {
 	r, _ := d.BindingRule()
-	five := r.Tuple()
-	five[0], five[3] = 0, -1
-	if !d.Allowed {
-		five[0], five[3] = 1, seconds(d.RetryAfter)
-	}
-	return five
+	r.Limited, r.RetryAfter = !d.Allowed, d.RetryAfter
+	return r.Tuple()
 }
 
 // Place returns the place in its line that the task had, 0 for the front; see package worker.

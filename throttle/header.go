@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -77,18 +78,15 @@ func window(r policy.Rule) time.Duration {
 // quoted writes a structured-field string: printable ASCII, the rest as %XX.
 func quoted(s string) string {
 	var b strings.Builder
-	b.WriteByte('"')
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '"' || c == '\\':
-			b.WriteByte('\\')
-			b.WriteByte(c)
+			b.WriteString(`\` + string(c))
 		case c < ' ' || c > '~':
-			b.WriteString("%" + strings.ToUpper(strconv.FormatInt(int64(c)|0x100, 16)[1:]))
+			fmt.Fprintf(&b, "%%%02X", c)
 		default:
 			b.WriteByte(c)
 		}
 	}
-	b.WriteByte('"')
-	return b.String()
+	return `"` + b.String() + `"`
 }

@@ -184,10 +184,9 @@ func sleepUntil(ctx context.Context, d time.Duration, closed <-chan struct{}) er
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
 	case <-closed:
-		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	return nil
 }
