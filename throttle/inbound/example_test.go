@@ -16,24 +16,20 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // Each caller of an API may make two requests an hour.
 func ExampleMiddleware() {
-	rules, err := limitsyaml.Parse("limits.yaml", []byte(`
-limits:
-  api:
-    scopes:
-      "*":
-        rules:
-          - {name: caller, algorithm: sliding-window, limit: 2, per: 1h}
-`))
-	if err != nil {
-		log.Fatal(err)
-	}
+	rules, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {api: {scopes: {"*": {rules: [{name: caller, algorithm: sliding-window, limit: 2, per: 1h}]}}}}`))
+	check(err)
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	limiter, err := throttle.New(rdb, rules, throttle.Config{Prefix: "example-" + throttle.NewID(), StartTolerance: -1})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /quote", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "42") })
 	limits := &inbound.Middleware{Limiter: limiter, LegacyHeader: true, Scope: func(r *http.Request) string {
@@ -45,17 +41,11 @@ limits:
 
 	for _, caller := range []string{"anna", "anna", "anna", "ben"} {
 		r, err := http.NewRequest(http.MethodGet, server.URL+"/quote", nil)
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		r.SetBasicAuth(caller, "secret")
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if err := resp.Body.Close(); err != nil {
-			log.Fatal(err)
-		}
+		check(err)
+		check(resp.Body.Close())
 		fmt.Printf("%s %d, %s left, again after %q\n", caller, resp.StatusCode, resp.Header.Get("X-RateLimit-Remaining"), resp.Header.Get("Retry-After"))
 	}
 	// Output:

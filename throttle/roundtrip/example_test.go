@@ -19,26 +19,25 @@ import (
 	"github.com/headway-go/headway/throttle/roundtrip"
 )
 
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // A request is charged the most that it may take. Its answer tells what it took.
 func ExampleTransport_settle() {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"text": "hello", "usage": {"total_tokens": 150}}`)
 	}))
 	defer api.Close()
-	pol, err := limitsyaml.Parse("limits.yaml", []byte(`
-limits:
-  llm:
-    rules:
-      - {name: tokens, algorithm: sliding-window, limit: 1000, per: 1h, unit: tokens}
-`))
-	if err != nil {
-		log.Fatal(err)
-	}
+	const limits = `limits: {llm: {rules: [{name: tokens, algorithm: sliding-window, limit: 1000, per: 1h, unit: tokens}]}}`
+	pol, err := limitsyaml.Parse("limits.yaml", []byte(limits))
+	check(err)
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	limiter, err := throttle.New(rdb, pol, throttle.Config{Prefix: "example-" + throttle.NewID()})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	client := &http.Client{Transport: &roundtrip.Transport{
 		Limiter: limiter,
 		Refuse:  true, // two estimates are more than the limit
@@ -58,17 +57,11 @@ limits:
 	}}
 	for range 2 {
 		resp, err := client.Post(api.URL, "application/json", strings.NewReader("{}"))
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		_, _ = io.Copy(io.Discard, resp.Body) // or whatever becomes of it
-		if err := resp.Body.Close(); err != nil {
-			log.Fatal(err) // it is charged what was estimated
-		}
+		check(resp.Body.Close())              // an error leaves the charge as estimated
 		d, err := limiter.Peek(context.Background(), throttle.Request{Scope: "llm", Costs: policy.Costs{"tokens": 1}})
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		fmt.Println(d.Rules[0].Remaining, "tokens remain")
 	}
 	// Output:
