@@ -11,19 +11,10 @@
 //	d, err := limiter.Allow(ctx, "payments/acme/refunds")
 //	if !d.Allowed { … come back in d.RetryAfter … }
 //
-// Its methods:
-//
-//   - [Limiter.Wait] blocks until the start has come. Most callers want it.
-//   - [Limiter.Allow] takes one unit now, or denies: for callers that reject work instead of waiting. Package inbound calls it.
-//   - [Limiter.AllowAtMost] takes as many units as are available, up to a number.
-//   - [Limiter.Decide] is Allow with a cost, an attempt id, and starts that may lie a little ahead.
-//   - [Limiter.Start] is Decide that also waits for a start ahead. Package worker calls it for each task.
-//   - [Limiter.Peek] returns what Decide would answer, and takes nothing.
-//   - [Limiter.Refund] gives back a grant whose run did not happen.
-//   - [Limiter.Lease] holds the places under concurrency rules while a run lasts.
-//   - [Limiter.Settle] corrects an estimated cost.
-//   - [Limiter.Report] applies what an API's answer says about its limits, and [Limiter.UpstreamState] returns what applies.
-//   - [Limiter.Forecast] returns what the next task of a scope meets.
+// Most callers want [Limiter.Wait], which blocks until the start has come. [Limiter.Allow] takes one unit now, or denies: for
+// callers that reject work instead of waiting, as package inbound does. [Limiter.Decide] is Allow with a cost, an attempt id, and
+// starts that may lie a little ahead; [Limiter.Start] also waits for those, as package worker does for each task. A grant can be
+// held ([Limiter.Lease]), corrected ([Limiter.Settle]) and given back ([Limiter.Refund]).
 //
 // A denial is a [Decision], never an error. It says which rule binds, what is left, and when to come back. An error means that
 // nothing was decided.

@@ -70,21 +70,6 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// "The first pause can be set."
-func TestFirstPause(t *testing.T) {
-	t.Parallel()
-	p := limitsOf(t, map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{bucket(10, 10)}, Answers: policy.AnswersPause, Refusals: policy.Refusals{Pause: 30 * sec}}})
-	onBoth(t, Config{}, p, func(b *bench) {
-		for _, want := range []time.Duration{30 * sec, 60 * sec} {
-			out := b.hear("p/a", turnedDown(0))
-			if got := us(out.Until.UnixMicro() - b.now.Load()); got < want || got > want*11/10 {
-				b.t.Errorf("it is paused for %s, want %s", got, want)
-			}
-			b.now.Store(out.Until.UnixMicro())
-		}
-	})
-}
-
 // Tasks that wait are granted ahead, the probe alone, at the end of the guess; the others when it has gone through.
 func TestProbeOfWaiters(t *testing.T) {
 	t.Parallel()
@@ -120,17 +105,4 @@ func TestProbeOfWaiters(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A success of which nobody read the answer raises nothing: its handler may not report refusals either.
-func TestUnreadRaisesNothing(t *testing.T) {
-	t.Parallel()
-	rule := policy.Rule{Name: "r", Algorithm: policy.SlidingWindow, Limit: 10, Per: time.Second}
-	onBoth(t, Config{}, raising(t, policy.Corrects{Most: 200}, rule), func(b *bench) {
-		for _, unread := range []bool{true, false} {
-			if out := b.hear("p", upstream.Hint{Unread: unread}); out.Changed == unread {
-				b.t.Errorf("unread %t: %+v", unread, out)
-			}
-		}
-	})
 }

@@ -95,7 +95,8 @@ func TestLimitGrows(t *testing.T) {
 			answer upstream.Hint
 			counts int64
 		}{
-			{0, upstream.Hint{}, 100}, {10 * sec, upstream.Hint{}, 110}, {5 * sec, upstream.Hint{}, 115}, {60 * sec, upstream.Hint{}, 150},
+			{0, upstream.Hint{}, 100}, {10 * sec, upstream.Hint{Unread: true}, 100}, // who does not read answers may not report refusals either
+			{0, upstream.Hint{}, 110}, {5 * sec, upstream.Hint{}, 115}, {60 * sec, upstream.Hint{}, 150},
 			{0, turnedDown(ms), 75}, {sec, upstream.Hint{}, 76}, {34 * sec, upstream.Hint{}, 100},
 			{0, turnedDown(ms), 50}, {10 * sec, turnedDown(ms), 40}, {10 * sec, turnedDown(ms), 40}, {50 * sec, upstream.Hint{}, 90},
 			{0, owns(100, 10*sec), 90}, {time.Minute, upstream.Hint{}, 100}, // it has told its limit: no further than that

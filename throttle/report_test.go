@@ -79,7 +79,8 @@ func TestReport(t *testing.T) {
 			exactly(0, turnedDown(30*sec), 30*sec, true), exactly(0, turnedDown(10*sec), 30*sec, false),
 			exactly(10*sec, turnedDown(20*sec), 20*sec, false), exactly(0, turnedDown(60*sec), 60*sec, true),
 		},
-		"bounded": {exactly(0, turnedDown(31*24*time.Hour), 24*time.Hour, true)},
+		"the first can be set": {rests(0, 30*sec), rests(33*sec, 60*sec)},
+		"bounded":              {exactly(0, turnedDown(31*24*time.Hour), 24*time.Hour, true)},
 		"in vain": {
 			rests(0, sec), {500 * ms, turnedDown(0), 500 * ms, 600 * ms, false},
 			rests(sec, 2*sec), rests(3*sec, 4*sec), rests(6*sec, 8*sec), rests(10*sec, 16*sec), rests(20*sec, 32*sec), rests(40*sec, 64*sec),
@@ -96,7 +97,11 @@ func TestReport(t *testing.T) {
 			{0, upstream.Hint{Limited: true, RetryKnown: true}, sec, sec + sec/10, true},
 		},
 	} {
-		onBothIn(t, name, Config{}, policyOf(t, bucket(1000, 1000)), func(b *bench) {
+		config := policy.ScopeConfig{Rules: []policy.Rule{bucket(1000, 1000)}}
+		if name == "the first can be set" {
+			config.Answers, config.Refusals = policy.AnswersPause, policy.Refusals{Pause: 30 * sec}
+		}
+		onBothIn(t, name, Config{}, limitsOf(t, map[string]policy.ScopeConfig{"p": config}), func(b *bench) {
 			for i, s := range steps {
 				b.pass(s.after)
 				out := b.hear("p", s.answer)

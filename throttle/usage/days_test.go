@@ -103,6 +103,10 @@ func (m model) check(t *testing.T, rdb redis.UniversalClient, scope string, rand
 		t.Fatalf("the last of %d days begins at %s, and it is %s", len(reports), from.Add(-day), now)
 	}
 	for _, g := range grains {
+		one := read(t, rdb, "", scope, time.Duration(1+random.Int64N(int64(g.reach))))
+		if all, _, words := m.in(one.From, now.Sub(one.From)+1); one.All != all || one.ByUnit["words"] != words {
+			t.Fatalf("%s from %s: %+v, want %+v with %d words", scope, one.From, one, all, words)
+		}
 		back := time.Duration(1 + random.Int64N(int64(g.reach)))
 		from := now.Add(-back)
 		to := from.Add(1 + time.Duration(random.Int64N(int64(back))))
