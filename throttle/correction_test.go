@@ -224,11 +224,6 @@ limits:
       deaf: {answers: ignore, scopes: {not: {answers: heed}}}
       wary: {answers: {mode: refusals, unit: ms}, rules: [{name: own, algorithm: sliding-window, limit: 10, per: 1s}]}
 `)
-	for scope, want := range map[string]policy.Answers{"p/a/b": policy.AnswersPause, "p/deaf/x": policy.AnswersIgnore, "p/wary": policy.AnswersRefusals, "p/deaf/not": policy.AnswersHeed} {
-		if got := pol.Answers(parsedScope(t, scope)); got != want {
-			t.Errorf("%s: %s", scope, got)
-		}
-	}
 	onBoth(t, Config{}, pol, func(b *bench) {
 		if out := b.hear("p/deaf/x", turnedDown(sec)); out.Changed {
 			b.t.Errorf("%+v", out)

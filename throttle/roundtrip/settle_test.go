@@ -12,14 +12,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
-	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/throttletest"
 )
 
 const tokens = "{name: t, algorithm: sliding-window, limit: 5000, per: 1h, unit: tokens}"
@@ -213,37 +209,25 @@ func TestSettleOnce(t *testing.T) {
 // "What fails is told by the body's Close, and never by a Read."
 func TestSettleFails(t *testing.T) {
 	t.Parallel()
-	pol, err := limitsyaml.Parse("limits.yaml", []byte("limits: {p: {rules: ["+tokens+"]}}"))
-	must(t, err)
-	for name, tt := range map[string]struct {
-		away  bool
-		costs policy.Costs
-		want  string
-	}{
-		"no Redis": {true, policy.Costs{"tokens": 10}, throttle.ErrUnavailable.Error()},
-		"no unit":  {false, policy.Costs{"Tokens": 10}, `unit "Tokens" is no unit's name`},
-		"no costs": {false, nil, "0 units; write 1 to 16"},
+	for want, costs := range map[string]policy.Costs{
+		throttle.ErrUnavailable.Error(): {"tokens": 10}, `unit "Tokens" is no unit's name`: {"Tokens": 10}, "0 units; write 1 to 16": nil,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			srv := redistest.NewServer(t)
-			rdb := redis.NewClient(&redis.Options{Addr: srv.Addr(), MaxRetries: -1})
-			defer rdb.Close()
-			limiter, err := throttle.New(rdb, pol, throttle.Config{Timeout: time.Second})
-			must(t, err)
+			limiter, server := throttletest.NewWithRedis(t, throttletest.Policy(t, "limits: {p: {rules: ["+tokens+"]}}"))
 			c := &http.Client{Transport: &Transport{
 				Limiter: limiter, Scope: always("p"), Costs: estimated, Base: scripted{io.NopCloser(strings.NewReader("hello"))},
-				Settle: func(*http.Response) (policy.Costs, bool) { return tt.costs, true },
+				Settle: func(*http.Response) (policy.Costs, bool) { return costs, true },
 			}}
 			resp, err := c.Get("http://api.example.com")
 			must(t, err)
-			if tt.away {
-				srv.Stop(t)
+			if costs["tokens"] > 0 {
+				server.SetError("OOM command not allowed")
 			}
 			if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "hello" {
 				t.Errorf("%q, %v", text, err)
 			}
-			if err := resp.Body.Close(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := resp.Body.Close(); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v", err)
 			}
 			if err := resp.Body.Close(); err != nil {

@@ -11,9 +11,8 @@
 //
 // Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is
 // spent from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type,
-// and all else that its limiter grants. With a limiter of your own, throttle.Config{OnSpent: recorder.Record} records its grants;
-// a refund takes them back, Settle corrects them. A program that wants to name a queue or a type calls Spent and Settled itself,
-// and leaves OnSpent out.
+// and all else that its limiter grants. A refund takes back what a grant recorded, and Settle corrects it. A program that wants
+// to name a queue or a type calls Spent and Settled itself, and leaves OnSpent out.
 //
 // The record decides nothing. A crash or a fault of Redis loses what was not sent. Everything is bounded: a scope has 40
 // combinations of applications, queue and type, those that spent most, and what others spend counts as "other". Slots of time are

@@ -412,7 +412,6 @@ func TestUsageMemory(t *testing.T) {
 	if got < 200 || got > 500 {
 		t.Errorf("five minutes of slots of 15 seconds take %d bytes", got)
 	}
-	t.Logf("five minutes of slots of 15 seconds take %d bytes", got)
 	prefix = redistest.Prefix(t)
 	r = newRecorder(t, rdb, prefix, "billing")
 	for i := range mostScopes - 1 {
