@@ -37,7 +37,9 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 		p.states = append(p.states, RuleState{RuleInfo: info})
 	}
 	for _, i := range s.Paused { // whatever else its requests would wait for, they wait as long
-		p.states[i].MaxWait = p.maxWait()
+		if left := p.patience(0); left != Never {
+			p.states[i].MaxWait = left
+		}
 	}
 	for _, b := range s.Shadows {
 		p.shadows = append(p.shadows, &shadowRule{of: p, bound: b})
@@ -88,14 +90,6 @@ func (p *plan) patience(waited time.Duration) time.Duration {
 		}
 	}
 	return left
-}
-
-// maxWait is the shortest max_wait of the rules, 0 for none.
-func (p *plan) maxWait() time.Duration {
-	if left := p.patience(0); left != Never {
-		return left
-	}
-	return 0
 }
 
 // price is the cost of a request: the same under each rule, or by unit.

@@ -175,10 +175,7 @@ func (c Config) prefix() (string, error) {
 // block. It takes about 100 ns, and does not allocate for a spender that has spent from the scope since the last flush.
 // Impossible spending is lost: from an invalid scope, or of units below 0 or above the largest limit.
 func (r *Recorder) Spent(scope string, by By, units int64) {
-	if units == 0 {
-		units = 1
-	}
-	r.add(scope, by, Sum{Units: units, Tasks: 1}, nil, 0)
+	r.add(scope, by, Sum{Units: cmp.Or(units, 1), Tasks: 1}, nil, 0)
 }
 
 // SpentCosts is Spent for costs by unit. Each unit is counted separately, up to 8 of a scope besides requests, and requests count
@@ -200,9 +197,7 @@ func (r *Recorder) Record(s throttle.Spent) {
 
 // add counts spending of at least `least` of each unit, or else counts it as lost.
 func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs, least int64) {
-	if by.App == "" {
-		by.App = r.app
-	}
+	by.App = cmp.Or(by.App, r.app)
 	possible := sum.Units >= least && sum.Units <= mostUnits
 	for _, n := range costs {
 		possible = possible && n >= least && n <= mostUnits
