@@ -129,24 +129,6 @@ func TestContexts(t *testing.T) {
 	})
 }
 
-// AllowAtMost "takes the next answer for n units of scope: all of them, or none".
-func TestAllowAtMost(t *testing.T) {
-	t.Parallel()
-	down := errors.New("down")
-	l := throttletest.Script(throttletest.Allow(), throttletest.Deny(time.Second), throttletest.Fail(down))
-	for i, want := range []int64{5, 0, 0, 5} {
-		d, taken, err := l.AllowAtMost(t.Context(), "p/x", 5)
-		if taken != want || d.Allowed != (want > 0) || d.Grant.Zero() == d.Allowed || errors.Is(err, down) != (i == 2) {
-			t.Errorf("call %d: %d taken, %+v, %v", i, taken, d, err)
-		}
-	}
-	for _, req := range l.Requests() {
-		if req.Scope != "p/x" || req.Cost != 5 {
-			t.Errorf("it was asked %+v", req)
-		}
-	}
-}
-
 // "by scope, by how often it was asked, or the same for ever, as in an outage that
 // lasts until Otherwise is called again. nil allows all."
 func TestOtherwise(t *testing.T) {
@@ -166,6 +148,12 @@ func TestOtherwise(t *testing.T) {
 		}
 		if d, err := l.Allow(t.Context(), "p/quiet"); err != nil || !d.Allowed {
 			t.Errorf("another scope: %+v, %v", d, err)
+		}
+		for scope, want := range map[string]int64{"p/loud": 0, "p/quiet": 5} { // "all of them, or none"
+			d, taken, err := l.AllowAtMost(t.Context(), scope, 5)
+			if asked := l.Requests(); err != nil || taken != want || d.Grant.Zero() != (want == 0) || asked[len(asked)-1].Cost != 5 {
+				t.Errorf("at most 5 of %s: %d taken, %+v, %v", scope, taken, d, err)
+			}
 		}
 		if d, err := l.Peek(t.Context(), throttle.Request{Scope: "p/loud"}); err != nil || d.Allowed {
 			t.Errorf("Peek: %+v, %v", d, err)
