@@ -136,7 +136,7 @@ const brief = 5 * time.Millisecond
 // acquireHold takes a place in which the task can wait for its start, if one is free, and sets in the
 // request how long it may wait. leave frees the place.
 func (m *Middleware) acquireHold(ctx context.Context, j *job, req *throttle.Request) (leave func()) {
-	ahead := m.ahead(ctx, j)
+	ahead := min(m.cfg.Hold, j.startsWithin(ctx))
 	if ahead <= 0 || !m.dispatcher.Holds() {
 		return func() {}
 	}
@@ -160,15 +160,6 @@ func (m *Middleware) tenant(scope string) string {
 	_, rest, _ := strings.Cut(scope, "/")
 	name, _, _ := strings.Cut(rest, "/")
 	return name
-}
-
-// ahead returns how far ahead the start of a task may be granted: never past its deadline.
-func (m *Middleware) ahead(ctx context.Context, j *job) time.Duration {
-	ahead := m.cfg.Hold
-	if until, ok := j.until(ctx); ok {
-		ahead = min(ahead, time.Until(until))
-	}
-	return ahead
 }
 
 // hold counts a task that waits in its handler. The returned function ends the wait.

@@ -78,9 +78,7 @@ func (m *Middleware) spends(j *job) error {
 		}
 	}
 	if j.scope == "" && m.cfg.Spends != nil {
-		if err := m.askSpends(j); err != nil {
-			return err
-		}
+		return m.askSpends(j)
 	}
 	return nil
 }
@@ -159,14 +157,13 @@ func (j *job) retriesLeft() int {
 	return j.allowed - j.retried
 }
 
-// until returns the moment after which the task may not start, if there is one: its own deadline, or
-// the one that asynq keeps.
-func (j *job) until(ctx context.Context) (time.Time, bool) {
+// startsWithin returns how long the task may still wait for its start: until its own deadline, or the one that asynq keeps.
+func (j *job) startsWithin(ctx context.Context) time.Duration {
 	if !j.deadline.IsZero() {
-		return j.deadline, true
+		return time.Until(j.deadline)
 	}
-	if j.own {
-		return time.Time{}, false
+	if ends, bounded := ctx.Deadline(); bounded && !j.own {
+		return time.Until(ends)
 	}
-	return ctx.Deadline()
+	return throttle.Never
 }

@@ -128,13 +128,8 @@ type Limits struct {
 // outage is logged once. New reads the file and does no other I/O. The error names what is wrong with
 // the file or the Config.
 func New(conn any, cfg Config) (*Limits, error) {
-	l := &Limits{cfg: cfg, log: cfg.Logger, reloads: make(chan os.Signal, 1)}
-	if l.log == nil {
-		l.log = slog.Default()
-	}
-	if l.cfg.Registerer == nil {
-		l.cfg.Registerer = prometheus.DefaultRegisterer
-	}
+	l := &Limits{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), reloads: make(chan os.Signal, 1)}
+	l.cfg.Registerer = cmp.Or(cfg.Registerer, prometheus.DefaultRegisterer)
 	if err := l.connect(conn); err != nil {
 		return nil, err
 	}
@@ -142,13 +137,13 @@ func New(conn any, cfg Config) (*Limits, error) {
 	if err == nil {
 		err = l.build(file)
 	}
-	if err != nil && l.owned {
+	if err == nil {
+		return l, nil
+	}
+	if l.owned {
 		_ = l.rdb.Close()
 	}
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return nil, err
 }
 
 func (l *Limits) connect(conn any) error {
@@ -226,7 +221,13 @@ func (l *Limits) build(file limitsfile.File) error {
 		return err
 	}
 	l.rdb.AddHook(l.health)
-	return l.register()
+	if l.cfg.NoMetrics {
+		return nil
+	}
+	if err := l.cfg.Registerer.Register(l.metrics); err != nil { // last: a name can be registered only once
+		return fmt.Errorf("worker: the metrics cannot be registered; give each New of a process a Registerer of its own, or NoMetrics: %w", err)
+	}
+	return nil
 }
 
 func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) MiddlewareConfig {
@@ -286,17 +287,6 @@ func neverAdmitted(store *policystore.Store, limiter *throttle.Limiter) func(ctx
 		}
 		return !slices.ContainsFunc(kept, admits)
 	}
-}
-
-// register registers the metrics. It runs last: a name can be registered only once.
-func (l *Limits) register() error {
-	if l.cfg.NoMetrics {
-		return nil
-	}
-	if err := l.cfg.Registerer.Register(l.metrics); err != nil {
-		return fmt.Errorf("worker: the metrics cannot be registered; give each New of a process a Registerer of its own, or NoMetrics: %w", err)
-	}
-	return nil
 }
 
 func (l *Limits) shadowed(s throttle.Shadowed) {

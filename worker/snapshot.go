@@ -9,11 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/survey"
 	"github.com/headway-go/headway/worker/internal/asynqread"
 	"github.com/headway-go/headway/worker/metrics"
 )
+
+// mostQueues is the most asynq queues that a snapshot counts.
+const mostQueues = 100
 
 // errIdle is the error of a snapshot before Begin and after End.
 var errIdle = errors.New("worker: no server runs")
@@ -26,10 +28,18 @@ var errIdle = errors.New("worker: no server runs")
 // Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
 // the 200 fullest scopes.
 func (m *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
-	s, err := readSnapshot(ctx, m.cfg.Limiter, m.cfg.Redis)
-	if err == nil {
-		s.UsefulWorkers = m.useful(s.Queues)
+	limits, err := survey.Read(ctx, m.cfg.Limiter)
+	if err != nil {
+		return metrics.Snapshot{}, err
 	}
+	queues, more, err := asynqread.CountTasks(ctx, m.cfg.Redis, mostQueues)
+	if err != nil {
+		return metrics.Snapshot{}, err
+	}
+	limits.Partial = limits.Partial || more
+	s := metrics.Snapshot{Survey: limits, Queues: runnable(limits, queues)}
+	s.UsefulWorkers = m.useful(s.Queues)
+	s.Oldest, err = oldest(ctx, m.cfg.Redis, limits)
 	return s, err
 }
 
@@ -60,24 +70,6 @@ func (l *Limits) snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	if err != nil && l.running.Load() {
 		l.metrics.Failed("snapshot")
 	}
-	return s, err
-}
-
-// mostQueues is the most asynq queues that a snapshot counts.
-const mostQueues = 100
-
-// readSnapshot reads all fields of a metrics.Snapshot but PolicyVersion and UsefulWorkers.
-func readSnapshot(ctx context.Context, limiter *throttle.Limiter, rdb redis.UniversalClient) (s metrics.Snapshot, err error) {
-	if s.Survey, err = survey.Read(ctx, limiter); err != nil {
-		return metrics.Snapshot{}, err
-	}
-	queues, more, err := asynqread.CountTasks(ctx, rdb, mostQueues)
-	if err != nil {
-		return metrics.Snapshot{}, err
-	}
-	s.Survey.Partial = s.Survey.Partial || more
-	s.Queues = runnable(s.Survey, queues)
-	s.Oldest, err = oldest(ctx, rdb, s.Survey)
 	return s, err
 }
 

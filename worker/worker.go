@@ -13,6 +13,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,40 +205,29 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	if cfg.Hold == 0 {
-		cfg.Hold = defaultHold
-	}
-	if cfg.MaxDeferrals == 0 {
-		cfg.MaxDeferrals = defaultDeferrals
-	}
+	cfg.Hold = cmp.Or(cfg.Hold, defaultHold)
+	cfg.MaxDeferrals = cmp.Or(cfg.MaxDeferrals, defaultDeferrals)
 	m := &Middleware{
 		cfg:       cfg,
 		client:    asynq.NewClientFromRedisClient(cfg.Redis),
 		inspector: asynq.NewInspectorFromRedisClient(cfg.Redis),
-		observer:  cfg.Observer,
-		log:       cfg.Logger,
+		observer:  cmp.Or[Observer](cfg.Observer, NoObserver{}),
+		log:       cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 		isFailure: func(err error) bool { return err != nil },
 	}
 	m.serving, m.stop = context.WithCancel(context.Background())
-	if m.observer == nil {
-		m.observer = NoObserver{}
-	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
-	}
 	m.queues = asynqx.NewQueueStates(cfg.Redis, m.inspector, m.observer.Failed)
 	m.mover = asynqx.NewMover(cfg.Redis, m.observer.Failed)
 	m.dispatcher = dispatch.New(dispatch.Config{
 		Redis: cfg.Redis, Limiter: cfg.Limiter, Mover: m.mover, Queues: m.queues, Servers: &m.servers,
 		Observer: m.observer, Log: m.log, Serving: m.serving, Moves: &m.moves,
-		Hold: m.cfg.Hold, MaxHolds: m.cfg.MaxHolds,
-		Tenant: m.tenant, Retired: m.retired, PolicyChanged: m.join, Alongside: m.sweep,
+		Hold: cfg.Hold, MaxHolds: cfg.MaxHolds, Tenant: m.tenant, Retired: m.retired, PolicyChanged: m.join, Alongside: m.sweep,
 	})
 	planned := backlog.Config{
 		Redis: cfg.Redis, List: cfg.Limiter.Waitlist(), Inspector: m.inspector, Mover: m.mover, Servers: &m.servers,
 		Observer: m.observer, Log: m.log, Serving: m.serving, Read: m.readPending,
 	}
-	if m.cfg.OnMaxWait != nil {
+	if cfg.OnMaxWait != nil {
 		planned.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {
 			return m.toLocal(scope, due.Add(maxWait))
 		}
