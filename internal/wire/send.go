@@ -23,12 +23,10 @@ func Send(ctx context.Context, rdb redis.UniversalClient, timeout time.Duration,
 	end := time.Now().Add(min(movingFor, timeout))
 	err := sendOnce(ctx, rdb, timeout, send)
 	for pause := firstMoving; moving(err) && time.Now().Add(pause).Before(end); pause = min(2*pause, lastMoving) {
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
-		case <-timer.C:
+		case <-time.After(pause):
 		}
 		err = sendOnce(ctx, rdb, timeout, send)
 	}

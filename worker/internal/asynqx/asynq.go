@@ -38,10 +38,8 @@ func SecondAtOrAfter(at time.Time) int64 { return at.Add(time.Second - 1).Unix()
 
 // Sleep waits, and returns false if ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
@@ -66,9 +64,8 @@ func untested(info *debug.BuildInfo) error {
 	if release == "" || slices.Contains(testedReleases, release) {
 		return nil
 	}
-	newest := testedReleases[len(testedReleases)-1]
 	return fmt.Errorf("worker: this program is built with asynq %s, and Headway was tested with %s; run: go get %s@%s, or take a release of Headway that was tested with %[1]s",
-		release, strings.Join(testedReleases, ", "), asynqModule, newest)
+		release, strings.Join(testedReleases, ", "), asynqModule, testedReleases[len(testedReleases)-1])
 }
 
 // linkedRelease returns the asynq that the program was built with: v0.26.0, or path@version of a

@@ -77,11 +77,9 @@ func (b *beats) wait() {
 	if idle == nil {
 		return
 	}
-	timer := time.NewTimer(lastTry)
-	defer timer.Stop()
 	select {
 	case <-idle:
-	case <-timer.C:
+	case <-time.After(lastTry):
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,14 +82,13 @@ func (m *Mover) Release(ctx context.Context, queue string, ids []string) (out []
 // an error, and GiveBack gives the tasks back under it. It costs one round trip for each hundred
 // tasks.
 func (m *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
-	for len(ids) > 0 {
-		n := min(len(ids), moveBatch)
-		some, became, err := move(ctx, m.rdb, queue, "take", lease, ids[:n])
+	for batch := range slices.Chunk(ids, moveBatch) {
+		some, became, err := move(ctx, m.rdb, queue, "take", lease, batch)
 		if err != nil {
 			m.failed("release_task")
 			return messages, out, fmt.Errorf("worker: take tasks of queue %s: %w", queue, err)
 		}
-		messages, out, ids = append(messages, some...), append(out, became...), ids[n:]
+		messages, out = append(messages, some...), append(out, became...)
 	}
 	return messages, out, nil
 }
@@ -97,12 +97,10 @@ func (m *Mover) Take(ctx context.Context, queue, lease string, ids []string) (me
 // Tasks that asynq or another process has moved meanwhile stay where they are. It costs one round trip
 // for each hundred tasks.
 func (m *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string) error {
-	for len(ids) > 0 {
-		n := min(len(ids), moveBatch)
-		if err := m.toPending(ctx, queue, ids[:n], lease, make([]Outcome, n)); err != nil {
+	for batch := range slices.Chunk(ids, moveBatch) {
+		if err := m.toPending(ctx, queue, batch, lease, make([]Outcome, len(batch))); err != nil {
 			return err
 		}
-		ids = ids[n:]
 	}
 	return nil
 }

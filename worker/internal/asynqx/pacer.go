@@ -393,10 +393,8 @@ func isClosed(c <-chan struct{}) bool {
 
 // rest waits for the end of wait, a change or a kick; false means that the server stops.
 func (p *Pacer) rest(wait time.Duration, changed, kicked <-chan struct{}) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-changed:
 	case <-kicked:
 	case <-p.stopped:

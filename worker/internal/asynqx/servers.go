@@ -1,10 +1,6 @@
 package asynqx
 
-import (
-	"maps"
-	"slices"
-	"sync"
-)
+import "sync"
 
 // Servers are the pacers and slots of a Middleware's servers. They are safe for concurrent use.
 type Servers struct {
@@ -81,20 +77,4 @@ func (s *Servers) None() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.all) == 0
-}
-
-// LockAll holds the locks of all slots until unlock is called, for tests of what must not wait for
-// them.
-func (s *Servers) LockAll() (unlock func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := slices.Collect(maps.Values(s.all))
-	for _, slots := range all {
-		slots.mu.Lock()
-	}
-	return func() {
-		for _, slots := range all {
-			slots.mu.Unlock()
-		}
-	}
 }

@@ -250,15 +250,12 @@ func (s *Slots) admit(stopped <-chan struct{}) bool {
 		if changed == nil {
 			return true
 		}
-		timer := time.NewTimer(slotLasts / 4) // a run may last by then, so that a slot is lent
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(slotLasts / 4): // a run may last by then, so that a slot is lent
 		case <-stopped:
-			timer.Stop()
 			return false
 		}
-		timer.Stop()
 	}
 }
 

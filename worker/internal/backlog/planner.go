@@ -121,11 +121,9 @@ func (p *Planner) Wait() {
 	p.mu.Unlock() //nolint:staticcheck // a PutBack that held it has begun its pass, and no other begins any more
 	ended := make(chan struct{})
 	go func() { p.passes.Wait(); close(ended) }()
-	timer := time.NewTimer(planClaim)
-	defer timer.Stop()
 	select {
 	case <-ended:
-	case <-timer.C:
+	case <-time.After(planClaim):
 	}
 }
 

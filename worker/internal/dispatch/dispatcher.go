@@ -93,11 +93,12 @@ type Dispatcher struct {
 // New returns a Dispatcher. It does no I/O.
 func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
-		cfg: cfg, list: cfg.Limiter.Waitlist(), dispatch: cfg.Limiter.Waitlist().Dispatch, reach: newReach(),
+		cfg: cfg, list: cfg.Limiter.Waitlist(), dispatch: cfg.Limiter.Waitlist().Dispatch,
+		reach: &reach{hand: delayMeter{first: gatedLead / 2}, pickup: delayMeter{first: gatedLead / 2}},
 		loops: map[string]*loop{}, out: map[waitlist.Ref]sent{}, learned: map[string]chan struct{}{}, queues: map[string]int{},
 	}
 	d.watchdog = &watchdog.Watchdog{Observe: d.polled, Stopped: d.stopped, Log: cfg.Log}
-	d.reports = newReports(d)
+	d.reports = &reports{d: d, next: map[string]*batch{}}
 	return d
 }
 
@@ -165,7 +166,7 @@ func (d *Dispatcher) Wake(provider string) {
 func (d *Dispatcher) wake(provider string) *loop {
 	l := d.loops[provider]
 	if l == nil {
-		l = newLoop(d, provider)
+		l = &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), called: time.Now()}
 		d.loops[provider] = l
 		if !d.stopped() {
 			go d.guarded("dispatch", l.run)
@@ -273,12 +274,9 @@ func (d *Dispatcher) guarded(what string, loop func()) {
 // than once a second.
 func (d *Dispatcher) CheckWatchdog() { d.watchdog.Check() }
 
-// otherProviders is the label of all providers that the limits do not name.
-const otherProviders = "*"
-
-// polled passes a call of a loop to the observer.
+// polled passes a call of a loop to the observer. All providers that the limits do not name share a label.
 func (d *Dispatcher) polled(provider string, next time.Duration) {
-	label := otherProviders
+	label := "*"
 	if d.cfg.Limiter.Policy().Names(provider) {
 		label = provider
 	}

@@ -60,10 +60,6 @@ type sent struct {
 	hands   time.Time // when it is handed to its server, if that is later than it was taken
 }
 
-func newLoop(d *Dispatcher, provider string) *loop {
-	return &loop{d: d, provider: provider, wakes: make(chan struct{}, 1), called: time.Now()}
-}
-
 func (l *loop) kick() {
 	select {
 	case l.wakes <- struct{}{}:

@@ -73,13 +73,6 @@ const (
 	leastPickup, mostPickup = 8 * time.Millisecond, 100 * time.Millisecond
 )
 
-func newReach() *reach {
-	return &reach{
-		hand:   delayMeter{first: gatedLead / 2},
-		pickup: delayMeter{first: gatedLead / 2},
-	}
-}
-
 // learn measures a round trip if there is no measurement yet. The shorter of two counts, since the
 // first may include connecting.
 func (r *reach) learn(ping func() error) {

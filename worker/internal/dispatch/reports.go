@@ -25,8 +25,6 @@ type batch struct {
 	sent chan struct{} // closed when the call has ended
 }
 
-func newReports(d *Dispatcher) *reports { return &reports{d: d, next: map[string]*batch{}} }
-
 // add adds news to the next call.
 func (r *reports) add(provider string, news ...waitlist.News) *batch {
 	r.mu.Lock()
