@@ -15,6 +15,8 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
 func every() []*Script { return append(All(), OnAsynq()...) }
 
 // Every file is a script of All or OnAsynq, or part of one.

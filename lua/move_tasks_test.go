@@ -77,6 +77,20 @@ func (q taskQueue) add(id, state string) {
 	}
 }
 
+// everyState lays a task of each state down, named after it, another that waits, one that is in no set, and one without a message.
+func (q taskQueue) everyState() (states []string) {
+	q.t.Helper()
+	states = []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
+	for _, state := range states {
+		q.add(state, state)
+	}
+	q.add("later", "scheduled")
+	q.add("lost", "retry")
+	q.do("ZREM", q.prefix+"retry", "lost")
+	q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
+	return states
+}
+
 // move returns the keys and arguments of a call of move_tasks.
 func (q taskQueue) move(verb, score string, ids ...string) (keys []string, args []any) {
 	args = []any{verb, score, "1800057600123456789"}
@@ -107,15 +121,8 @@ func (q taskQueue) holds(ids ...string) string {
 // who may touch the queue's keys alone, on a cluster that forbids keys of other slots, and on miniredis.
 func TestReleaseTasks(t *testing.T) {
 	onQueues(t, MoveTasks, []string{"hmget", "exists", "rpush", "zrem", "zmscore", "hset", "lrem"}, func(t *testing.T, q taskQueue) {
-		states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
-		for _, state := range states {
-			q.add(state, state)
-		}
-		q.add("later", "scheduled")
-		q.add("lost", "retry")
-		q.do("ZREM", q.prefix+"retry", "lost")
+		states := q.everyState()
 		q.do("HSET", q.prefix+"t:result only", "result", "x")
-		q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
 		q.do("ZADD", q.prefix+"scheduled", 1, "no message")
 		ids := append([]string{"retry", "none", "lost", "result only", "no message", "scheduled", "retry"}, states[2:]...)
 		keys, args := q.move("release", "", ids...)
@@ -171,15 +178,8 @@ func outcomesOf(reply []any) (out []string) {
 // pending, in the order of the call, as long as the lease is still that of the caller.
 func TestTakeTasks(t *testing.T) {
 	onQueues(t, MoveTasks, []string{"hmget", "exists", "lpush", "zadd", "zrem", "zscore", "zmscore", "hset"}, func(t *testing.T, q taskQueue) {
-		states := []string{"scheduled", "retry", "active", "pending", "archived", "completed", "aggregating", "unheard of"}
-		for _, state := range states {
-			q.add(state, state)
-		}
+		states := q.everyState()
 		q.do("ZADD", q.prefix+"lease", 1_800_057_600, "active")
-		q.add("later", "scheduled")
-		q.add("lost", "retry")
-		q.do("ZREM", q.prefix+"retry", "lost")
-		q.do("HSET", q.prefix+"t:no message", "state", "scheduled")
 		ids := append([]string{"retry", "none", "lost", "no message", "scheduled"}, states[2:]...)
 		keys, args := q.move("take", aLease, ids...)
 		want := []string{"retry", "0", "-4", "-4", "scheduled", "-1", "-2", "-3", "-3", "-3", "-4"}

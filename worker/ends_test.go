@@ -27,11 +27,8 @@ import (
 func TestUntakenEndsAreOneLine(t *testing.T) {
 	t.Parallel()
 	const tasks, faults = 8, 40
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		t.Cleanup(synctest.Wait)
-		var log says
-		s := newSystemOn(t, rdb, policyOfP(t, perHour(100)), MiddlewareConfig{Logger: logTo(&log)})
+	var log says
+	inFakeTimeUnder(t, policyOfP(t, perHour(100)), MiddlewareConfig{Logger: logTo(&log)}, func(s *system) {
 		for i := range tasks {
 			s.add(queue.Task{ID: fmt.Sprint("t", i)})
 		}

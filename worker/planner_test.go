@@ -7,14 +7,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/internal/waitlist"
 	"github.com/headway-go/headway/queue"
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/internal/dispatch"
@@ -26,6 +24,17 @@ func (s *system) foreign(id string, headers map[string]string, opts ...asynq.Opt
 	task := asynq.NewTaskWithHeaders("work", []byte(id), headers)
 	_, err := s.client.Enqueue(task, append(opts, asynq.TaskID(id))...)
 	must(s.t, err)
+}
+
+// onDispatch calls note after each call of dispatch.
+func (s *system) onDispatch(note func(waitlist.Dispatched)) {
+	s.throttle.dispatcher.Intercept(func(next dispatch.Func) dispatch.Func {
+		return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
+			got, err := next(ctx, req)
+			note(got)
+			return got, err
+		}
+	})
 }
 
 func (s *system) states(ids ...string) (out []string) {
@@ -144,16 +153,12 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 			inFakeTime(t, steady(test.rate), func(s *system) {
 				const n = 60
 				var looks, granted, ahead atomic.Int64
-				s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
-					return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
-						got, err := dispatch(ctx, req)
-						for _, g := range got.Granted {
-							ahead.Store(max(ahead.Load(), int64(g.Wait)))
-						}
-						if len(got.Granted) > 0 && granted.Add(int64(len(got.Granted))) > 10 { // it is known how many there are
-							looks.Add(1)
-						}
-						return got, err
+				s.onDispatch(func(got waitlist.Dispatched) {
+					for _, g := range got.Granted {
+						ahead.Store(max(ahead.Load(), int64(g.Wait)))
+					}
+					if len(got.Granted) > 0 && granted.Add(int64(len(got.Granted))) > 10 { // it is known how many there are
+						looks.Add(1)
 					}
 				})
 				s.planned(jobs(n, "p/a")...)
@@ -175,18 +180,10 @@ func TestSlowLimitsAreGrantedSeveralAtOnce(t *testing.T) {
 // come, and all slots are taken.
 func TestProvidersTakeTurnsForSlots(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, rdb := redistest.Miniredis(t)
-		t.Cleanup(synctest.Wait)
-		s := newSystemOn(t, rdb, policyOf(t, map[string]policy.ScopeConfig{"*": {Rules: steady(2)}}), MiddlewareConfig{})
+	inFakeTimeUnder(t, policyOf(t, map[string]policy.ScopeConfig{"*": {Rules: steady(2)}}), MiddlewareConfig{}, func(s *system) {
 		const providers, each, slots = 20, 5, 4
 		var calls atomic.Int64
-		s.throttle.dispatcher.Intercept(func(dispatch dispatch.Func) dispatch.Func {
-			return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
-				calls.Add(1)
-				return dispatch(ctx, req)
-			}
-		})
+		s.onDispatch(func(waitlist.Dispatched) { calls.Add(1) })
 		for i := range providers {
 			s.planned(jobs(each, fmt.Sprintf("p%02d/%c", i, 'a'+rune(i)))...)
 		}
@@ -215,15 +212,12 @@ func TestProvidersTakeTurnsForSlots(t *testing.T) {
 // "Half of the slots must be free": slow limits take no room from a quick one beside them.
 func TestSlowLimitsLeaveRoom(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const slow, seconds = 12, 3
-		nodes := map[string]policy.ScopeConfig{"quick": {Rules: steady(300)}}
-		for i := range slow {
-			nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
-		}
-		_, rdb := redistest.Miniredis(t)
-		t.Cleanup(synctest.Wait)
-		s := newSystemOn(t, rdb, policyOf(t, nodes), MiddlewareConfig{})
+	const slow, seconds = 12, 3
+	nodes := map[string]policy.ScopeConfig{"quick": {Rules: steady(300)}}
+	for i := range slow {
+		nodes[fmt.Sprint("slow", i)] = policy.ScopeConfig{Rules: steady(10)}
+	}
+	inFakeTimeUnder(t, policyOf(t, nodes), MiddlewareConfig{}, func(s *system) {
 		for i := range slow {
 			s.planned(jobs(seconds*20, fmt.Sprintf("slow%d/a", i))...)
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/dispatch"
 )
 
 // "SIGTSTP stops it from taking tasks, as Stop does", and SIGTERM ends it.
@@ -91,12 +90,7 @@ func TestStoppedReleasesNobody(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, []policy.Rule{{Name: "r", Algorithm: policy.Concurrency, Limit: 1}}, MiddlewareConfig{})
 	var looks atomic.Int64
-	s.throttle.dispatcher.Intercept(func(ask dispatch.Func) dispatch.Func {
-		return func(ctx context.Context, req waitlist.Request) (waitlist.Dispatched, error) {
-			defer looks.Add(1)
-			return ask(ctx, req)
-		}
-	})
+	s.onDispatch(func(waitlist.Dispatched) { looks.Add(1) })
 	let := make(chan struct{})
 	server := s.serve(asynq.Config{}, func(context.Context, *asynq.Task) error { <-let; return nil })
 	s.add(queue.Task{ID: "runs"})

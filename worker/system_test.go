@@ -50,10 +50,16 @@ func newSystem(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system 
 // inFakeTime has a test's system, over a miniredis, where a busy machine is no slower than another: for what is counted while time passes.
 func inFakeTime(t *testing.T, rules []policy.Rule, test func(*system)) {
 	t.Helper()
+	inFakeTimeUnder(t, policyOfP(t, rules), MiddlewareConfig{}, test)
+}
+
+// inFakeTimeUnder is inFakeTime under a policy.
+func inFakeTimeUnder(t *testing.T, policy *policy.Policy, cfg MiddlewareConfig, test func(*system)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := redistest.Miniredis(t)
 		t.Cleanup(synctest.Wait) // what was announced at the end has been
-		test(newSystemOn(t, rdb, policyOfP(t, rules), MiddlewareConfig{}))
+		test(newSystemOn(t, rdb, policy, cfg))
 	})
 }
 

@@ -29,60 +29,57 @@ func retryAfterMS(ms int) http.Header { return http.Header{"Retry-After-Ms": {fm
 // of its line and comes when the API wants to be called again".
 func TestToldPausesTheScope(t *testing.T) {
 	t.Parallel()
-	inFakeTime(t, perHour(1000), toldPausesTheScope)
-}
-
-func toldPausesTheScope(s *system) {
-	const pause = 1500 * time.Millisecond
-	t := s.t
-	var mu sync.Mutex
-	var order []string
-	var refusedAt, early time.Time
-	refused := false
-	s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		if retried, _ := asynq.GetRetryCount(ctx); retried != 0 {
-			t.Errorf("%s: attempt %d", id, retried)
+	inFakeTime(t, perHour(1000), func(s *system) {
+		const pause = 1500 * time.Millisecond
+		var mu sync.Mutex
+		var order []string
+		var refusedAt, early time.Time
+		refused := false
+		s.serve(asynq.Config{Concurrency: 1}, func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			if retried, _ := asynq.GetRetryCount(ctx); retried != 0 {
+				t.Errorf("%s: attempt %d", id, retried)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, id)
+			switch {
+			case id == "first" && !refused:
+				refused, refusedAt = true, time.Now()
+				return fmt.Errorf("call: %w", ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
+			case id != "other" && refused && time.Since(refusedAt) < pause-20*time.Millisecond:
+				early = time.Now()
+			}
+			return ReportStatus(ctx, http.StatusOK, http.Header{})
+		})
+		s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
+		s.until("it is refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused })
+		for i := range 5 {
+			s.add(queue.Task{ID: fmt.Sprint("more", i), MaxRetry: queue.Retries(0)})
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		order = append(order, id)
-		switch {
-		case id == "first" && !refused:
-			refused, refusedAt = true, time.Now()
-			return fmt.Errorf("call: %w", ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
-		case id != "other" && refused && time.Since(refusedAt) < pause-20*time.Millisecond:
-			early = time.Now()
+		s.add(queue.Task{ID: "below", Scope: "p/a/x"})
+		s.add(queue.Task{ID: "other", Scope: "p/b"})
+		s.until("all have run", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 9 })
+		if !early.IsZero() {
+			t.Errorf("one ran %v after the refusal: %v", early.Sub(refusedAt), order)
 		}
-		return ReportStatus(ctx, http.StatusOK, http.Header{})
+		if order[1] != "other" {
+			t.Errorf("another scope's task is held up: %v", order)
+		}
+		first, more := slices.Index(order[2:], "first"), slices.Index(order[2:], "more0")
+		if first < 0 || first > more {
+			t.Errorf("the one that was refused does not go first: %v", order)
+		}
+		if took := time.Since(refusedAt); took > 10*time.Second {
+			t.Errorf("they came %v after the refusal", took)
+		}
+		if n := s.seen.get(func(o *seen) int { return strings.Count(fmt.Sprint(o.outcomes), "deferred") }); n != 1 {
+			t.Errorf("%d runs were deferred", n)
+		}
+		if n := s.seen.get(func(o *seen) int { return len(o.faults) }); n != 0 {
+			t.Errorf("faults: %v", s.seen.faults)
+		}
 	})
-	s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
-	s.until("it is refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused })
-	for i := range 5 {
-		s.add(queue.Task{ID: fmt.Sprint("more", i), MaxRetry: queue.Retries(0)})
-	}
-	s.add(queue.Task{ID: "below", Scope: "p/a/x"})
-	s.add(queue.Task{ID: "other", Scope: "p/b"})
-	s.until("all have run", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 9 })
-	if !early.IsZero() {
-		t.Errorf("one ran %v after the refusal: %v", early.Sub(refusedAt), order)
-	}
-	if order[1] != "other" {
-		t.Errorf("another scope's task is held up: %v", order)
-	}
-	first, more := slices.Index(order[2:], "first"), slices.Index(order[2:], "more0")
-	if first < 0 || first > more {
-		t.Errorf("the one that was refused does not go first: %v", order)
-	}
-	if took := time.Since(refusedAt); took > 10*time.Second {
-		t.Errorf("they came %v after the refusal", took)
-	}
-	if n := s.seen.get(func(o *seen) int { return strings.Count(fmt.Sprint(o.outcomes), "deferred") }); n != 1 {
-		t.Errorf("%d runs were deferred", n)
-	}
-	if n := s.seen.get(func(o *seen) int { return len(o.faults) }); n != 0 {
-		t.Errorf("faults: %v", s.seen.faults)
-	}
 }
 
 // "Any start where this process has told of an API's pause": a task that holds for a start that it

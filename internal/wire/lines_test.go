@@ -11,6 +11,11 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
+// bucket is a rule that drains p parts a µs, of which a unit has q.
+func bucket(name string, level int, p, q, burst int64) Rule {
+	return Rule{Kind: 'T', Level: level, Name: name, Numbers: []int64{p, q, burst, 0}}
+}
+
 // newWorld returns the world of two tenants under some rules of the provider.
 func newWorld(t *testing.T, rules ...Rule) *world {
 	t.Helper()
