@@ -42,10 +42,9 @@ func MoveTo(name string) MaxWaitPolicy {
 	}
 }
 
-// A move has three steps: enqueue the task in the new queue, where asynq holds it for a while; remove
-// it from the old queue; release it in the new one. Whenever a crash happens, the task is in one of
-// the two queues. asynq brings the task in the old queue back before it releases the one in the new
-// queue. The move is then repeated and finds the task there, so it does not run twice.
+// A move has three steps: enqueue the task in the new queue, where asynq holds it for a while; remove it from the old queue; release it
+// in the new one. Whenever a crash happens, the task is in one of the two. asynq brings the task in the old queue back before it
+// releases the other. The move is then repeated and finds the task there, so it does not run twice.
 const (
 	becameMoved = "moved"
 	// moveStay is longer than asynq takes to bring a killed task back.

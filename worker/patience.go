@@ -108,9 +108,7 @@ func Fallback(handler asynq.Handler) MaxWaitPolicy {
 	}})
 }
 
-func always(v Action) MaxWaitPolicy {
-	return func(context.Context, Expired) Action { return v }
-}
+func always(a Action) MaxWaitPolicy { return func(context.Context, Expired) Action { return a } }
 
 // dropped is the result of a dropped task.
 type dropped struct {
@@ -177,9 +175,8 @@ func (m *Middleware) decideExpired(ctx context.Context, w Expired) (action Actio
 	return m.cfg.OnMaxWait(ctx, w)
 }
 
-// clockLate bounds how much Redis's clock may be ahead of what is known of it, which the shortest
-// reply time limits. asynq brings a task back when its max wait ends; if that is too early, the next
-// time is a second or two later.
+// clockLate bounds how much Redis's clock may be ahead of what is known of it. asynq brings a task back when its max wait ends; if that
+// is too early, the next time is a second or two later.
 const clockLate = 50 * time.Millisecond
 
 // waited returns how long a denied task has waited, and whether its max wait is over. It records in
@@ -231,10 +228,8 @@ func (j *job) bound(d throttle.Decision) bool {
 	return len(j.bounds) > 0
 }
 
-// earliest returns how long a denied task must at least wait on under the present limits, and the rule
-// that requires it. Some waits have no known end: a place under a concurrency rule may be freed at any
-// moment, long before its lease ends; the tasks ahead in the queue may go; and a pause may be lifted
-// by hand.
+// earliest returns how long a denied task must at least wait on under the present limits, and the rule that requires it. Some waits have
+// no known end: a place under a concurrency rule may be freed long before its lease ends, and a pause may be lifted by hand.
 func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	by, _ = d.BindingRule()
 	places := by.Paused

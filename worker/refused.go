@@ -16,13 +16,11 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A task that the present limits refuse, or that is for another application, is not lost: it waits for
-// a worker or for limits that let it run. Such tasks come back by themselves, at low cost even if
-// there are many.
+// A task that the present limits refuse, or that is for another application, waits for limits or a worker that let it run. Such tasks
+// come back by themselves, at low cost even if there are many.
 const (
-	// appPause is after how long a task comes back that another application's worker may take, and
-	// limitsPause after how long one that waits for other limits. Up to half as much is added at
-	// random.
+	// appPause is after how long a task comes back that another application's worker may take, and limitsPause after how long a task
+	// that waits for other limits. Up to half as much is added at random.
 	appPause    = time.Second
 	limitsPause = 10 * time.Second
 )

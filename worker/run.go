@@ -174,10 +174,9 @@ func (m *Middleware) observeLeases(d throttle.Decision) func() {
 	return func() { each(-1) }
 }
 
-// A task of package queue that a crash interrupted comes back with one more failure in asynq's count,
-// whether or not it had started. If it was killed before its start it must run again; if it was killed
-// on its last attempt it must not. So a last attempt has a mark from just before its start until its
-// end, which remains after a crash.
+// A task of package queue that a crash interrupted comes back with one more failure in asynq's count, whether or not it had started. If
+// it was killed before its start it must run again; if on its last attempt it must not. So a last attempt has a mark from just before
+// its start until its end, which remains after a crash.
 const (
 	markStay = 5 * time.Minute // longer than asynq takes to bring a killed task back
 	markBeat = time.Minute

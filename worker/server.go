@@ -17,8 +17,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would
-// start seconds late.
+// The intervals at which asynq polls for tasks. With its own defaults, 1s and 5s, a limited task would start seconds late.
 const (
 	taskCheckInterval    = 200 * time.Millisecond
 	delayedCheckInterval = time.Second

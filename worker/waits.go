@@ -15,10 +15,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// State of a wait that the task does not carry itself is kept in a key beside it. The text of its last
-// error is not used: an API's answer may have written it. Each attempt has its own key, so a real
-// failure starts anew. Only the single run of the task writes it, whole and with a TTL, so it never
-// stays for good.
+// State of a wait that the task does not carry itself is kept in a key beside it. The text of its last error is not used: an API's
+// answer may have written it. Each attempt has its own key, so a real failure starts anew. The key has a TTL.
 const (
 	// waitStays is how much longer the state is kept than the task is known to be away. deferralStays
 	// is how long a task may wait in its queue between two deferrals that are counted together.
@@ -87,13 +85,11 @@ func (m *Middleware) mayDefer(ctx context.Context, j *job) bool {
 	return j.deferrals <= m.cfg.MaxDeferrals
 }
 
-// A task is still active while asynq puts it back, and its turn may come meanwhile. A dispatcher waits
-// for it, for two seconds at least. A put-back takes longer if Redis does not answer, or if its reply
-// is lost: go-redis sends the call again after three seconds. The dispatcher then has to assume that
-// the task runs, and the task has no place any more, though it is about to wait for minutes.
+// A task is still active while asynq puts it back, and its turn may come meanwhile. A dispatcher waits for it, for two seconds at
+// least. A put-back takes longer if Redis does not answer or a reply is lost. The dispatcher then has to assume that the task runs, and
+// the task has no place any more, though it is about to wait for minutes.
 
-// slowPutBack is how long after its pick-up a task must be back, or it is checked whether it has its
-// place. It is less than a dispatcher waits for it.
+// slowPutBack is how long after its pick-up a task must be back, else it is checked whether it has its place. A dispatcher waits longer.
 const slowPutBack = time.Second
 
 // checkWhenBack has a task checked when asynq has put it back, if that took long.
@@ -117,10 +113,7 @@ func (m *Middleware) checkPlace(ctx context.Context, j *job) {
 	if err != nil {
 		m.observer.Failed("rejoin")
 	}
-	if queued {
-		return
-	}
-	if !m.isBack(j) {
+	if queued || !m.isBack(j) {
 		return
 	}
 	if err == nil && !granted && m.back(ctx, j, throttle.Decision{}).After(time.Now()) {

@@ -99,11 +99,9 @@ func (b *bounded) Err() error {
 	return nil
 }
 
-var over = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
+var over = make(chan struct{})
+
+func init() { close(over) }
 
 // ErrUnavailable is wrapped by every error that says that Redis could not decide: it was down, too slow, full, read-only, or
 // refused the call.

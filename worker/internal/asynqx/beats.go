@@ -14,11 +14,9 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// beats sends the writes of asynq's heartbeat in the background. asynq starts no task while its
-// heartbeat waits for Redis, and a heartbeat makes up to four round trips every five seconds. A call
-// returns the outcome of the last one that has ended. If Redis does not answer, waiting calls are
-// dropped: the next heartbeat writes everything anew. asynq considers a lease lost 30 s after its end.
-// It is safe for concurrent use.
+// beats sends the writes of asynq's heartbeat in the background: asynq starts no task while its heartbeat waits for Redis, which is for
+// up to four round trips every five seconds. A call returns the outcome of the last one that has ended. If Redis does not answer,
+// waiting calls are dropped: the next heartbeat writes everything anew. It is safe for concurrent use.
 type beats struct {
 	mu    sync.Mutex
 	calls []func(context.Context) error

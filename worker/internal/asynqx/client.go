@@ -18,19 +18,14 @@ import (
 	"github.com/headway-go/headway/worker/internal/ratelog"
 )
 
-// Client is the Redis client under a server. asynq reports the end of a task to Redis in one script,
-// and if that fails it tries again with a context that has already ended (asynq v0.25 and v0.26). The
-// task then stays active until its lease ends and counts as failed, though it was only limited, or had
-// succeeded. The client sends such a script until Redis answers. To send one twice is harmless: the task
-// is no longer in the active list, or was taken anew, and the script changes nothing: see runs.
+// Client is the Redis client under a server. asynq reports the end of a task in one script. If that fails, asynq tries again with a
+// context that has already ended (asynq v0.25 and v0.26). The task then counts as failed when its lease ends, though it was only
+// limited, or had succeeded. The client sends such a script until Redis answers. To send one twice is harmless: see runs.
 //
-// Of a limited task on its last attempt, put_back is sent instead of asynq's archive: see PutBack. From
-// the message of a task that has succeeded, the client removes the text that Headway's own put-backs
-// left there: see withoutOurText. State that must last until asynq has recorded the end of a run, such
-// as the mark of a last attempt, is removed then: see OnEnd.
+// For a limited task on its last attempt it sends put_back instead of asynq's archive: see PutBack. It removes Headway's text from the
+// message of a task that has succeeded: see withoutOurText. OnEnd has something done when Redis has recorded the end of a run.
 //
-// The client also holds back the polls of an idle server at the pacer, and those of a server whose
-// slots are taken, and calls Looks before each.
+// It also holds back the polls of a server that is idle or whose slots are taken.
 type Client struct {
 	redis.UniversalClient
 	Pacer *Pacer
@@ -52,10 +47,8 @@ type Client struct {
 const (
 	// TryFor is how long one call to Redis that is retried may take.
 	TryFor = 5 * time.Second
-	// TryPause is the pause after the first failure. It doubles with each further one.
-	TryPause = 100 * time.Millisecond
-	// TryMaxPause is the longest pause.
-	TryMaxPause = 2 * time.Second
+	// TryPause is the pause after the first failure. It doubles with each further one, up to TryMaxPause.
+	TryPause, TryMaxPause = 100 * time.Millisecond, 2 * time.Second
 
 	// endLimit is how long the end of a task is kept while Redis is away. If this process has not sent
 	// it by then, asynq's recoverer handles the task when Redis is back.

@@ -9,9 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// combiner sends scripts together that arrive while another is under way, in one round trip. That
-// relieves a busy Redis, and costs a distant one additional waiting: if a call takes longer than to a
-// Redis nearby, or hangs, others are sent beside it. It is safe for concurrent use.
+// combiner sends scripts that arrive while another is under way in one round trip, which relieves a busy Redis. If a call takes longer
+// than to a Redis nearby, or hangs, others are sent beside it. It is safe for concurrent use.
 type combiner struct {
 	rdb redis.UniversalClient
 

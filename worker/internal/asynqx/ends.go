@@ -14,14 +14,12 @@ import (
 	"github.com/headway-go/headway/lua"
 )
 
-// runs are the runs of a server's tasks, as far as their ends need them. asynq's script that ends a run is
-// sent again until Redis answers, and the network may deliver an old copy late. If the task was put
-// back and taken again meanwhile, asynq's script would take it from its new run, and it would run
-// twice. So the lease under which the task was taken has a fraction of a second of its own, and the
-// script first checks whether the task still has that lease: it is fenced. A lease of whole seconds, as
-// plain asynq writes it, is accepted. runs are safe for concurrent use.
+// runs are the runs of a server's tasks, as far as their ends need them. asynq's script that ends a run is sent until Redis answers, and
+// the network may deliver an old copy late. If the task was taken again meanwhile, that copy would end its new run, and the task would
+// run twice. So the lease under which a task was taken has a fraction of a second of its own, and the script first checks whether the
+// task still has that lease: it is fenced. A lease of whole seconds, as plain asynq writes it, is accepted.
 //
-// A run whose lease was lost has no end here and stays, until its task is taken again.
+// A run whose lease was lost has no end here and stays, until its task is taken again. runs are safe for concurrent use.
 type runs struct {
 	mu      sync.Mutex
 	all     map[string]*run          // by asynq's key of the task

@@ -11,11 +11,9 @@ import (
 	"github.com/headway-go/headway/internal/redisread"
 )
 
-// Lock is the lock of asynq's Unique option, as a task may hold it. asynq keeps it for a time fixed
-// when the task is enqueued. A task that is limited for longer would lose it, and a duplicate would be
-// accepted. So waiting stops the lock's clock: it is extended by as long as the task waits.
-//
-// The lock's key is asynq's own.
+// Lock is the lock of asynq's Unique option, as a task may hold it, under asynq's own key. asynq keeps it for a time fixed when the task
+// is enqueued. A task that is limited for longer would lose it, and a duplicate would be accepted. So waiting extends the lock by as
+// long as the task waits.
 type Lock struct {
 	// Key is where asynq keeps the lock, and ID the task that may hold it.
 	Key, ID string

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// asynq keeps the last error of a task in its message, and writes it unchanged when the task has
-// succeeded: a task that has waited would look as if it had failed with Headway's text. No handler can
-// change that, so the client does, in the one script that writes a completed task.
+// asynq keeps the last error of a task in its message, also when the task has succeeded: a task that has waited would look as if it
+// had failed with Headway's text. No handler can change that, so the client does, in the script that writes a completed task.
 
 // The fields of asynq's message (asynq v0.25 and v0.26, internal/proto/asynq.proto).
 const (
@@ -41,7 +40,7 @@ func withoutOurText(keys []string, args []any) []any {
 	if !ok {
 		return args
 	}
-	out := append([]any(nil), args...)
+	out := slices.Clone(args)
 	out[messageArg] = clean
 	return out
 }

@@ -62,10 +62,9 @@ func NewMover(rdb redis.UniversalClient, failed func(kind string)) *Mover {
 	return &Mover{rdb: rdb, failed: failed}
 }
 
-// Release moves the tasks of queue from scheduled or retry to pending, ahead of whatever is there, the
-// first id first. It returns the outcome of each, in the order of ids. It may be called again for the
-// same tasks. After an error, which is Redis's, some outcomes are unknown, and asynq brings those tasks
-// at their time. It costs one round trip for each hundred tasks.
+// Release moves the tasks of queue from scheduled or retry to pending, ahead of whatever is there, the first id first. It returns the
+// outcome of each, in the order of ids, and may be repeated. After an error, which is Redis's, some outcomes are unknown, and asynq
+// brings those tasks at their time. It costs one round trip for each hundred tasks.
 func (m *Mover) Release(ctx context.Context, queue string, ids []string) (out []Outcome, err error) {
 	out = make([]Outcome, len(ids))
 	for to := len(ids); to > 0; { // the first tasks last: each call goes ahead of the previous one
@@ -76,11 +75,9 @@ func (m *Mover) Release(ctx context.Context, queue string, ids []string) (out []
 	return out, err
 }
 
-// Take moves tasks of queue from scheduled or retry straight to active, for a server of this process
-// to run. It returns their messages, "" for a task that was not taken, and the outcome of each. lease
-// identifies the call: repeated under the same lease it returns the same, so it may be repeated after
-// an error, and GiveBack gives the tasks back under it. It costs one round trip for each hundred
-// tasks.
+// Take moves tasks of queue from scheduled or retry straight to active, for a server of this process to run. It returns their messages,
+// "" for a task that was not taken, and the outcome of each. Repeated under the same lease, as after an error, it returns the same, and
+// GiveBack gives the tasks back under it. It costs one round trip for each hundred tasks.
 func (m *Mover) Take(ctx context.Context, queue, lease string, ids []string) (messages []string, out []Outcome, err error) {
 	for batch := range slices.Chunk(ids, moveBatch) {
 		some, became, err := move(ctx, m.rdb, queue, "take", lease, batch)

@@ -19,23 +19,16 @@ const RoundPause = 2 * time.Millisecond
 // Pacer decides when an idle server polls for tasks, and hands it the tasks that this process has
 // taken for it.
 //
-// asynq polls its queues one after the other, in a round, until one has a task. If none has, it sleeps
-// and begins the next round, and cannot be woken. So its sleep is set to almost nothing, and the pacer
-// holds back the first call of a round if the round before found nothing: until the poll interval is
-// over, or a kick, or until a taken task is to be handed out. If the server has one queue, the pacer
-// waits after its answer, not before the next poll: asynq would sleep meanwhile.
+// asynq polls its queues one after the other, in a round, until one has a task. If none has, it sleeps and begins the next round, and
+// cannot be woken. So its sleep is set to almost nothing, and the pacer holds back the first call of a round if the round before found
+// nothing: until the poll interval is over, a kick, or the time of a taken task. With a single queue the pacer waits after its answer,
+// not before the next poll: asynq would sleep meanwhile.
 //
-// Redis is polled in the background. A poll whose answer is outstanding, perhaps from a distant Redis,
-// returns empty when a task of another queue is to be handed out, and asynq goes on to that queue. The
-// answer is kept for the next poll. From a queue that has had tasks several times in a row, several
-// are requested at once, as many as the server has slots for: asynq alone takes one in each round
-// trip.
+// Redis is polled in the background. A poll without an answer yet returns empty when a task of another queue is to be handed out, and
+// the answer is kept for the next poll. A queue that has had tasks several times in a row is asked for several at once, as many as the
+// server has slots for. A queue that was empty several times in a row is only checked for any task: that is one command, not three.
 //
-// A queue that was empty several times in a row is only checked for any task, until it has one: that
-// is one command, and asynq's script is three.
-//
-// A busy server is never held back, and no queue of a round ahead of another: asynq determines their
-// order. A pacer belongs to one server and is safe for concurrent use.
+// A busy server is never held back, and asynq determines the order of its queues. A pacer is safe for concurrent use.
 type Pacer struct {
 	interval time.Duration
 	free     func() int // how many slots the server has to spare; nil: enough
@@ -194,8 +187,7 @@ func (p *Pacer) goesOn(queue string) *found {
 
 func nothing() *found { return &found{answer: redis.NewCmdResult(nil, redis.Nil)} }
 
-// next is one step of a poll: it returns its answer, or how long it waits and what ends that wait
-// earlier.
+// next is one step of a poll: it returns its answer, or how long it waits and what ends that wait earlier.
 func (p *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (answer *found, wait time.Duration, changed, heard <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

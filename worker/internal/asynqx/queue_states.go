@@ -10,9 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// QueueStates knows which queues stand still: those that asynq has paused, and those that no live
-// server serves. Their tasks would not be taken if they were released. It asks Redis only in Ask, and
-// considers queues served that it has not asked about. It is safe for concurrent use.
+// QueueStates knows which queues stand still, so that their tasks would not be taken: those that asynq has paused, and those that no
+// live server serves. It asks Redis only in Ask, and takes all others for served. It is safe for concurrent use.
 type QueueStates struct {
 	rdb     redis.UniversalClient
 	servers func() ([]*asynq.ServerInfo, error)
@@ -154,7 +153,7 @@ func (q *QueueStates) askPaused(ctx context.Context, names []string, served map[
 	pipe := q.rdb.Pipeline()
 	var paused []*redis.IntCmd
 	for _, name := range names {
-		paused = append(paused, pipe.Exists(ctx, "asynq:{"+name+"}:paused"))
+		paused = append(paused, pipe.Exists(ctx, QueuePrefix(name)+"paused"))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err

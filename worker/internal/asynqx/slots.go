@@ -8,14 +8,10 @@ import (
 	"time"
 )
 
-// Slots are the places in which a server runs tasks, and the tenants that occupy them. A run cannot be
-// interrupted when a task of another tenant comes. So one tenant counts for at most half of the slots:
-// while its runs occupy more than that, and last, as many tasks of other tenants run beyond
-// Concurrency, up to half as many again. No tenant waits for the slots of a single other tenant, and
-// one tenant alone may use all of them.
-//
-// A run lasts once it has taken slotLasts. Shorter runs free their slots soon enough by themselves,
-// and so does whatever is decided before a run, however long that takes on a busy machine.
+// Slots are the places in which a server runs tasks, and the tenants that occupy them. A run cannot be interrupted when a task of
+// another tenant comes. So one tenant counts for at most half of the slots: while its runs occupy more, and have taken slotLasts, as
+// many tasks of other tenants run beyond Concurrency, up to half as many again. No tenant waits for the slots of a single other tenant,
+// and one tenant alone may use all of them. Shorter runs free their slots soon enough by themselves.
 //
 // Slots are safe for concurrent use.
 type Slots struct {
@@ -212,9 +208,8 @@ func (s *Slots) counted() (n int) {
 	return n
 }
 
-// lent returns how many tasks may run beyond Concurrency now: as many as the runs that last of one
-// tenant exceed half. Two tenants can both have more than half only for a moment, so the larger
-// counts. It iterates over the runs of one that has. s.mu is held.
+// lent returns how many tasks may run beyond Concurrency now: by how many the lasting runs of one tenant exceed half. Two tenants can
+// both have more than half only for a moment, so the larger counts. s.mu is held.
 func (s *Slots) lent() int {
 	if s.started < s.half || time.Now().Before(s.rests) {
 		return 0
