@@ -89,9 +89,8 @@ func (e *noHandlerError) Error() string {
 
 func (e *noHandlerError) Unwrap() error { return asynq.ErrHandlerNotFound }
 
-// noHandler handles a task that next has no handler for. Another worker may have one, for example a
-// worker of the next release. The task has spent nothing, and leaves its queue of waiters, if it is in
-// one, until it comes back.
+// noHandler handles a task that next has no handler for. Another worker may have one, for example a worker of the next release. The
+// task has spent nothing, and leaves its queue of waiters until it comes back.
 func (m *Middleware) noHandler(j *job, err error) error {
 	if j.scope != "" {
 		m.dispatcher.Ended(j.ref())
@@ -215,8 +214,7 @@ func (m *Middleware) back(ctx context.Context, j *job, d throttle.Decision) time
 	return time.Now().Add(waitlist.SafetyNet(joined.Expected))
 }
 
-// denied handles a task that may not start yet. If its max wait or deadline ends before it can start,
-// the task ends now; otherwise it is put back.
+// denied handles a task that may not start yet. It ends now if its max wait or deadline ends before it can start; else it is put back.
 func (m *Middleware) denied(ctx context.Context, j *job, d throttle.Decision) error {
 	if ctx.Err() != nil {
 		return m.cutOff(ctx, j)
@@ -271,16 +269,14 @@ func (m *Middleware) putBack(ctx context.Context, j *job, d throttle.Decision) e
 	return m.wait(ctx, j, rule.Rule, at)
 }
 
-// cutOff handles a task that asynq has ended before it started: its deadline or time-out has passed,
-// it was canceled, or asynq's lease was lost. asynq counts it as failed, ignores what its handler
-// returns, and retries it after its own delay. Until then the task is not in its queue of waiters.
+// cutOff handles a task that asynq has ended before it started: its time is over, it was canceled, or asynq's lease was lost. asynq
+// counts it as failed, whatever its handler returns, and retries it. Until then the task is not in its queue of waiters.
 func (m *Middleware) cutOff(ctx context.Context, j *job) error {
 	m.dispatcher.Ended(j.ref())
 	return ctx.Err()
 }
 
-// failed handles a failure that asynq caused. It may precede the handler, and the task then still
-// waits in its queue or counts as dispatched. Failures from handlers are handled there.
+// failed handles a failure that asynq caused. It may precede the handler: the task then still waits or counts as dispatched.
 func (m *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	if ctx.Err() == nil {
 		return
@@ -295,8 +291,8 @@ func (m *Middleware) failed(ctx context.Context, task *asynq.Task) {
 	}
 }
 
-// deadline returns the task's deadline if it ends before wait has passed. The deadline of a context
-// may come from asynq's Timeout, which starts anew with each pick-up; only Redis can tell which it is.
+// deadline returns the task's deadline if it ends before wait has passed. The deadline of a context may come from asynq's Timeout, which
+// starts anew with each pick-up; only Redis can tell which it is.
 func (m *Middleware) deadline(ctx context.Context, j *job, wait time.Duration) time.Time {
 	turn := time.Now().Add(wait)
 	if j.own {

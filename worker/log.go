@@ -74,9 +74,6 @@ func withoutSecrets(text string) string {
 	})
 }
 
-// summaryEvery is the default interval of the summary in the log.
-const summaryEvery = time.Minute
-
 // summary is an Observer that counts tasks for a periodic log line. It is safe for concurrent use.
 type summary struct {
 	NoObserver
@@ -97,7 +94,7 @@ func (s *summary) Ran(_ context.Context, _, outcome string, _ time.Duration) {
 // run logs a line for each interval in which anything happened, until ctx ends. waiting is called only
 // for a line; if it fails, the line leaves that number out.
 func (s *summary) run(ctx context.Context, every time.Duration, log *slog.Logger, waiting func(context.Context) (int64, error)) {
-	every = cmp.Or(every, summaryEvery)
+	every = cmp.Or(every, time.Minute)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

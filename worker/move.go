@@ -108,8 +108,8 @@ func (m *Middleware) enqueue(ctx context.Context, name string, mv moved) error {
 	return err
 }
 
-// movedHeaders returns the headers of a task in the form that package queue writes, with what its asynq
-// options said: the remaining retries, its deadline and its time-out. Its wait begins now.
+// movedHeaders returns the headers of a task in the form that package queue writes, with the remaining retries, the deadline and the
+// time-out of its asynq options. Its wait begins now.
 func movedHeaders(j *job, info *asynq.TaskInfo) map[string]string {
 	h := maps.Clone(j.task.Headers())
 	if h == nil {
@@ -152,7 +152,7 @@ func lasting(headers map[string]string) map[string]string {
 	return h
 }
 
-// releaseMoved releases a moved task in its new queue, where it waits since it was enqueued.
+// releaseMoved releases a moved task in its new queue.
 func (m *Middleware) releaseMoved(ctx context.Context, queue, id string) {
 	if there, err := m.inspector.GetTaskInfo(queue, id); err == nil && there.State == asynq.TaskStateScheduled { // else it has been taken, and may have ended
 		m.release(ctx, queue, id)

@@ -213,8 +213,7 @@ func (m *Middleware) waited(ctx context.Context, j *job, d throttle.Decision) (w
 	return w, w.MaxWait > 0
 }
 
-// bound reports whether a max_wait bounds the task's wait, and records those that do or may: any rule
-// on the path can become the one that limits it.
+// bound reports whether a max_wait bounds the task's wait, and records all that may: any rule on the path can become the binding one.
 func (j *job) bound(d throttle.Decision) bool {
 	j.bounds = j.bounds[:0]
 	if j.maxWait > 0 {
@@ -249,8 +248,7 @@ func earliest(d throttle.Decision) (wait time.Duration, by throttle.RuleState) {
 	return wait, by
 }
 
-// byMaxWait returns at, or the end of the task's max wait if that is earlier and still to come: asynq
-// then brings the task back even if it is not dispatched.
+// byMaxWait returns at, or the end of the task's max wait if that is earlier and still to come: asynq then brings the task back.
 func (m *Middleware) byMaxWait(j *job, at time.Time) time.Time {
 	if j.since.IsZero() {
 		return at
@@ -263,9 +261,8 @@ func (m *Middleware) byMaxWait(j *job, at time.Time) time.Time {
 	return at
 }
 
-// since returns when the task's wait began. A task of package queue that has not failed carries that
-// time. For any other it is when it was first limited, or deferred by its API, since its last real
-// failure.
+// since returns when the task's wait began. A task of package queue that has not failed carries that time. For any other it is when the
+// task was first limited, or deferred by its API, since its last real failure.
 func (m *Middleware) since(ctx context.Context, j *job) time.Time {
 	if j.headerHasDue() {
 		return j.due
@@ -276,12 +273,10 @@ func (m *Middleware) since(ctx context.Context, j *job) time.Time {
 	return m.now(j.scope)
 }
 
-// now returns the time by Redis's clock, which waits use: a worker's clock may be set while its tasks
-// wait.
+// now returns the time by Redis's clock, which waits use: a worker's clock may be set while its tasks wait.
 func (m *Middleware) now(scope string) time.Time { return m.cfg.Limiter.ServerNow(scope) }
 
-// toLocal converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up
-// to a second.
+// toLocal converts a moment of Redis's clock to this process's, up to clockLate early: asynq rounds it up to a second.
 func (m *Middleware) toLocal(scope string, at time.Time) time.Time {
 	return time.Now().Add(at.Sub(m.now(scope)) - clockLate)
 }

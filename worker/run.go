@@ -160,12 +160,9 @@ func (m *Middleware) recoverPanic(ctx context.Context, j *job, err *error) {
 }
 
 func (m *Middleware) observeLeases(d throttle.Decision) func() {
-	if d.Grant.Zero() {
-		return func() {}
-	}
 	each := func(delta int) {
 		for _, r := range d.Rules {
-			if r.Algorithm == policy.Concurrency {
+			if r.Algorithm == policy.Concurrency && !d.Grant.Zero() {
 				m.observer.LeaseHeld(r.Pattern+":"+r.Rule, delta)
 			}
 		}

@@ -220,9 +220,8 @@ func (s *Server) ended() {
 	}
 }
 
-// listen returns the signals that end the process, stop it from taking tasks or, if reloads
-// is set, have it read its limits file. Call it before a server starts, so that no signal is lost
-// meanwhile.
+// listen returns the signals that end the process, stop it from taking tasks or, if reloads is set, have it read its limits file. Call
+// it before a server starts, so that no signal is lost.
 func listen(reloads bool) (signals chan os.Signal, over func()) {
 	signals = make(chan os.Signal, 2)
 	signal.Notify(signals, append([]os.Signal{syscall.SIGTERM, os.Interrupt}, pauseSignals...)...)

@@ -91,8 +91,7 @@ func runnable(now survey.Survey, queues []asynqread.QueueTasks) []metrics.QueueT
 	return list
 }
 
-// oldest returns when the longest wait under each rule began, by the first tasks of the fullest scopes.
-// The beginning is that in the task's headers.
+// oldest returns when the longest wait under each rule began, by the headers of the first tasks of the fullest scopes.
 func oldest(ctx context.Context, rdb redis.UniversalClient, now survey.Survey) ([]time.Time, error) {
 	tasks := make([]asynqread.TaskRef, len(now.Queues))
 	for i, q := range now.Queues {

@@ -160,9 +160,8 @@ func (r *taskRun) succeeded(ctx context.Context) {
 	}
 }
 
-// deferred puts back a task that its API has deferred. If the task's scope is paused, it goes to the
-// front of its queue, ordered by start, and comes first when the pause is over. Otherwise it waits for
-// as long as the API asks.
+// deferred puts back a task that its API has deferred. If its scope is paused, it goes to the front of its queue, ordered by start, and
+// comes first when the pause is over. Otherwise it waits for as long as the API asks.
 func (m *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.Decision, wait time.Duration) error {
 	j, at := r.job, time.Now().Add(wait)
 	r.mu.Lock()

@@ -148,13 +148,8 @@ type Observer interface {
 	Failed(kind string)
 }
 
-const (
-	defaultHold      = 250 * time.Millisecond
-	defaultDeferrals = 100
-
-	// outagePause is how long a task is put back when Redis does not decide.
-	outagePause = 2 * time.Second
-)
+// outagePause is how long a task is put back when Redis does not decide.
+const outagePause = 2 * time.Second
 
 // Middleware makes one process's workers keep the limits. It is safe for concurrent use by any number
 // of servers and handlers.
@@ -205,8 +200,8 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	cfg.Hold = cmp.Or(cfg.Hold, defaultHold)
-	cfg.MaxDeferrals = cmp.Or(cfg.MaxDeferrals, defaultDeferrals)
+	cfg.Hold = cmp.Or(cfg.Hold, 250*time.Millisecond)
+	cfg.MaxDeferrals = cmp.Or(cfg.MaxDeferrals, 100)
 	m := &Middleware{
 		cfg:       cfg,
 		client:    asynq.NewClientFromRedisClient(cfg.Redis),

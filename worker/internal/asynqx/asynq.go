@@ -51,9 +51,8 @@ var testedReleases = []string{"v0.25.0", "v0.25.1", "v0.26.0"}
 
 const asynqModule = "github.com/hibiken/asynq"
 
-// CheckRelease returns an error if this program was built with a release of asynq that was not tested.
-// Another release may keep tasks under other keys, and Headway's scripts could lose them. It returns nil
-// for a program that does not know what it was built with, as a test. It does no I/O.
+// CheckRelease returns an error if this program was built with a release of asynq that was not tested: Headway's scripts could lose its
+// tasks. It returns nil for a program that does not know what it was built with, as a test. It does no I/O.
 var CheckRelease = sync.OnceValue(func() error {
 	info, _ := debug.ReadBuildInfo()
 	return untested(info)
@@ -68,8 +67,7 @@ func untested(info *debug.BuildInfo) error {
 		release, strings.Join(testedReleases, ", "), asynqModule, testedReleases[len(testedReleases)-1])
 }
 
-// linkedRelease returns the asynq that the program was built with: v0.26.0, or path@version of a
-// module that replaces it, or "" if the program does not know.
+// linkedRelease returns the asynq that the program was built with: v0.26.0, or path@version of a module that replaces it, or "".
 func linkedRelease(info *debug.BuildInfo) string {
 	if info == nil {
 		return ""

@@ -35,8 +35,7 @@ func (h *handouts) add(list ...*Handout) {
 	}
 }
 
-// next removes the first task of a queue whose time has come; others reports whether another queue has
-// one.
+// next removes the first task of a queue whose time has come; others reports whether another queue has one.
 func (h *handouts) next(queue string, now time.Time) (task *Handout, others bool) {
 	for i, task := range *h {
 		if task.At.After(now) {
@@ -66,8 +65,7 @@ func (h *handouts) due(queue string, now time.Time) (own, others int) {
 	return own, others
 }
 
-// until returns how long it takes until the next is to be handed out, of those whose time is yet to
-// come.
+// until returns in how long the next is to be handed out, of those whose time is yet to come.
 func (h *handouts) until(now time.Time) time.Duration {
 	for _, task := range *h {
 		if task.At.After(now) {

@@ -27,8 +27,7 @@ type Mover struct {
 type Outcome int8
 
 const (
-	// Unknown means that the task is not as asynq leaves one, or that Redis did not answer. It stays
-	// where it was.
+	// Unknown means that the task is not as asynq leaves one, or that Redis did not answer. It stays where it was.
 	Unknown Outcome = iota
 	// Moved means that it waited, and is in pending or active now.
 	Moved
@@ -40,8 +39,7 @@ const (
 	Pending
 	// Elsewhere means that it is archived, completed or waits for its group, and stays so.
 	Elsewhere
-	// StandsStill means that its queue is paused, or that no server serves it: the task waits where it
-	// was, or in pending.
+	// StandsStill means that its queue is paused, or that no server serves it: the task waits where it was, or in pending.
 	StandsStill
 )
 
@@ -49,11 +47,9 @@ const (
 var outcomes = map[int64]Outcome{1: Moved, 0: Gone, -1: Active, -2: Pending, -3: Elsewhere, -5: StandsStill}
 
 const (
-	// LeaseFor is how long asynq considers a task running that it has handed out, unless it renews the
-	// lease.
+	// LeaseFor is how long asynq considers a task running that it has handed out, unless it renews the lease.
 	LeaseFor = 30 * time.Second
-	// moveBatch is how many tasks one script call moves, so that it occupies the server for a
-	// millisecond at most.
+	// moveBatch is how many tasks one script call moves: no more than the server does in a millisecond.
 	moveBatch = 100
 )
 
@@ -90,9 +86,8 @@ func (m *Mover) Take(ctx context.Context, queue, lease string, ids []string) (me
 	return messages, out, nil
 }
 
-// GiveBack puts tasks that were taken under a lease and not run into pending, ahead of all others.
-// Tasks that asynq or another process has moved meanwhile stay where they are. It costs one round trip
-// for each hundred tasks.
+// GiveBack puts tasks that were taken under a lease and not run into pending, ahead of all others. Tasks that were moved meanwhile stay
+// where they are. It costs one round trip for each hundred tasks.
 func (m *Mover) GiveBack(ctx context.Context, queue, lease string, ids []string) error {
 	for batch := range slices.Chunk(ids, moveBatch) {
 		if err := m.toPending(ctx, queue, batch, lease, make([]Outcome, len(batch))); err != nil {
@@ -182,8 +177,7 @@ func eval(ctx context.Context, rdb redis.Scripter, script *lua.Script, keys []st
 // NewLease returns the end of a lease that begins now, as Take expects it.
 func NewLease() string { return ownSecond(time.Now().Add(LeaseFor)) }
 
-// ownSecond returns the second at or after a time, as in asynq's sets, with a fraction that asynq
-// ignores: it distinguishes a call that is sent again from another one.
+// ownSecond returns the second at or after a time, as in asynq's sets, with a fraction that asynq ignores and that identifies a call.
 func ownSecond(at time.Time) string {
 	return fmt.Sprintf("%d.%06d", SecondAtOrAfter(at), 1+rand.N(999_999))
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RoundPause is how often asynq would poll for tasks if no pacer held it back. A kick that comes while
-// asynq sleeps between two rounds takes effect after at most 1.5 times this.
+// RoundPause is how often asynq would poll for tasks without a pacer. A kick while asynq sleeps takes effect after at most 1.5 times this.
 const RoundPause = 2 * time.Millisecond
 
 // Pacer decides when an idle server polls for tasks, and hands it the tasks that this process has
@@ -90,8 +89,7 @@ const (
 	vainOften = 5
 )
 
-// NewPacer returns a pacer whose server polls for tasks every interval on average, between half of it
-// and one and a half, like asynq.
+// NewPacer returns a pacer whose server polls for tasks every 0.5 to 1.5 intervals, like asynq.
 func NewPacer(interval time.Duration) *Pacer {
 	return &Pacer{
 		interval: interval, finds: map[string]int{}, vain: map[string]int{},
@@ -129,8 +127,7 @@ func (p *Pacer) serves(name string) (asks bool, has int) {
 	return p.met[QueuePrefix(name)] && !p.Stopped(), len(p.taken)
 }
 
-// Withdraw takes back all tasks that were not handed out, once the pacer was stopped. If a request to
-// Redis is under way, it waits for the answers.
+// Withdraw takes back all tasks that were not handed out, once the pacer was stopped. It waits for a request to Redis under way.
 func (p *Pacer) Withdraw() []*Handout {
 	for {
 		p.mu.Lock()
@@ -261,8 +258,7 @@ func (p *Pacer) room(queue string, now time.Time) bool {
 	return due == 0 || p.free == nil || due < p.free()
 }
 
-// several returns how many tasks of a queue to request: one if another queue has some at hand, since
-// asynq decides which go first. p.mu is held.
+// several returns how many tasks of a queue to request: one if another queue has some at hand: asynq decides which go first. p.mu is held.
 func (p *Pacer) several(queue string) int {
 	n := min(1+p.finds[queue]/findsMore, mostAsked)
 	if n > 1 && p.free != nil {

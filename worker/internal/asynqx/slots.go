@@ -41,11 +41,9 @@ type Slot struct {
 const (
 	// slotLasts is the shortest duration of a run that counts as one that lasts.
 	slotLasts = 100 * time.Millisecond
-	// slotComes is how long a task may take from Redis to its handler. It matters only for tasks that
-	// asynq drops silently.
+	// slotComes is how long a task may take from Redis to its handler. It matters only for tasks that asynq drops silently.
 	slotComes = time.Second
-	// After a task that was released for nothing, no task is taken beyond the slots for a pause that
-	// doubles each time: a process with free slots may release such tasks endlessly.
+	// After a task that was released for nothing, no task is taken beyond the slots for a pause that doubles each time.
 	slotRest, slotMostRest = 25 * time.Millisecond, time.Second
 )
 
@@ -64,8 +62,7 @@ func (s *Slots) comes(key string) {
 	s.coming[key] = time.Now()
 }
 
-// ended records that asynq has ended a task: some never reach a handler, such as one whose deadline
-// has passed.
+// ended records that asynq has ended a task: some never reach a handler, such as one whose deadline has passed.
 func (s *Slots) ended(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +102,8 @@ func (t *Slot) part() {
 	}
 }
 
-// StartsFor records the tenant of the slot, and reports whether its task may start: a task of a tenant
-// that has half of the slots may use free slots, but none beyond Concurrency. released says that the
-// task was dispatched.
+// StartsFor records the tenant of the slot, and reports whether its task may start: a task of a tenant that has half of the slots may use
+// free slots, but none beyond Concurrency. released says that the task was dispatched.
 func (t *Slot) StartsFor(tenant string, released bool) bool {
 	t.slots.mu.Lock()
 	defer t.slots.mu.Unlock()
@@ -184,8 +180,7 @@ func (s *Slots) has(tenant string) int {
 	return 0
 }
 
-// refuses reports whether no waiting task of a tenant is to be released: there is no slot for it, or
-// only slots that are lent.
+// refuses reports whether no waiting task of a tenant is to be released: there is no slot for it, or only slots that are lent.
 func (s *Slots) refuses(tenant string, lent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -131,8 +131,7 @@ func (l *loop) hand(server *asynqx.Pacer, name, lease string, list []waitlist.Gr
 }
 
 // A task whose turn comes while it is being put back is still active, and one that is being enqueued may not be there yet. Both are
-// tried again for two seconds: a grant that has not come is overdue after three. The pauses double, so that one that takes long costs
-// few calls, up to what a start may be late.
+// tried again for two seconds: a grant that has not come is overdue after three.
 const (
 	tryFor    = 2 * time.Second
 	tryPause  = 2 * time.Millisecond
@@ -209,12 +208,11 @@ func (l *loop) heedOverdue(overdue []waitlist.Ref) {
 			continue
 		}
 		for i, ref := range tasks {
-			switch states[i] {
-			case "scheduled", "retry", "pending":
-				_ = d.Unused(ref)
-			default:
-				_ = d.report(ref, waitlist.Used)
+			what := waitlist.Used
+			if slices.Contains([]string{"scheduled", "retry", "pending"}, states[i]) {
+				what = waitlist.Unused
 			}
+			_ = d.report(ref, what)
 		}
 	}
 }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// delayMeter estimates a varying duration by its mean and mean deviation, as TCP's retransmission timer
-// does (RFC 6298). It is safe for concurrent use.
+// delayMeter estimates a varying duration by its mean and mean deviation, as TCP does (RFC 6298). It is safe for concurrent use.
 type delayMeter struct {
 	first time.Duration // until a first measurement
 
@@ -53,8 +52,7 @@ func (d *delayMeter) usual() time.Duration {
 	return d.mean + d.dev
 }
 
-// reach measures how far ahead of their starts tasks have to be granted to be in time in this process.
-// If Redis is near, that adds nothing. It is safe for concurrent use.
+// reach measures how far ahead of their starts tasks have to be granted to be in time here. It is safe for concurrent use.
 type reach struct {
 	dispatch delayMeter // a call of dispatch
 	ask      delayMeter // from the beginning of the call until its time on Redis's clock
@@ -64,8 +62,7 @@ type reach struct {
 }
 
 const (
-	// mostReach bounds how far ahead tasks are granted. It is also the most of a limit, in time, that is
-	// lost when a process is killed.
+	// mostReach bounds how far ahead tasks are granted, and so how much of a limit, in time, is lost when a process is killed.
 	mostReach = time.Second
 	// leastReach is the delay up to which Redis counts as near: tasks then arrive well within the pad.
 	leastReach = 4 * time.Millisecond
@@ -73,8 +70,7 @@ const (
 	leastPickup, mostPickup = 8 * time.Millisecond, 100 * time.Millisecond
 )
 
-// learn measures a round trip if there is no measurement yet. The shorter of two counts, since the
-// first may include connecting.
+// learn measures a round trip if there is no measurement yet. The shorter of two counts, since the first may include connecting.
 func (r *reach) learn(ping func() error) {
 	for range 2 {
 		if r.hand.known() {
@@ -102,11 +98,10 @@ func (r *reach) ahead() time.Duration { return max(gatedLead, r.hand.bound()+r.e
 // lead returns how long before a start the call that grants it has to be made.
 func (r *reach) lead() time.Duration { return min(r.ask.bound()+r.ahead(), mostReach) }
 
-// beyond returns by how much lead exceeds the lead that all processes assume.
+// beyond returns by how much lead exceeds gatedLead, which all processes assume.
 func (r *reach) beyond() time.Duration { return r.lead() - gatedLead }
 
-// from returns how far ahead a start has to be at least: 0 if Redis is near, since a task then arrives
-// well within the pad.
+// from returns how far ahead a start has to be at least: 0 if Redis is near.
 func (r *reach) from() time.Duration {
 	if r.hand.usual() <= leastReach {
 		return 0
@@ -114,8 +109,7 @@ func (r *reach) from() time.Duration {
 	return min(r.hand.bound(), mostReach)
 }
 
-// window returns the time of the starts that one call grants, beyond the lead that all processes
-// assume: until the tasks of the next call can arrive.
+// window returns until how far beyond gatedLead one call grants starts: until the tasks of the next call can arrive.
 func (r *reach) window() time.Duration {
 	return min(r.ahead()-gatedLead+max(spread, r.dispatch.bound()+gatedLead), mostReach)
 }
@@ -128,7 +122,7 @@ func (d *Dispatcher) Lead() time.Duration {
 	return min(gatedLead, d.cfg.Hold*2/3)
 }
 
-// far returns what a distance of Redis adds, 0 if tasks do not wait for their starts here.
+// far returns what the distance of Redis adds, 0 if tasks do not wait for their starts here.
 func (d *Dispatcher) far(adds func() time.Duration) time.Duration {
 	if !d.Holds() {
 		return 0

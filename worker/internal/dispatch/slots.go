@@ -41,8 +41,8 @@ const (
 	nearAsked = 18
 )
 
-// window is how many tasks may be on their way to this process: fewer where they come too late for their starts, since the processors
-// are busy or runs take long, and then more again, as TCP does for what a network has room for. A late task costs another decision.
+// window is how many tasks may be on their way to this process: fewer while they come too late for their starts, and then more again, as
+// TCP does for what a network has room for. A late task costs another decision.
 type window struct {
 	most float64   // 0 before the first task has come: as many as there are slots
 	next time.Time // when it may change again
