@@ -14,9 +14,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// Limited is the error with which a handler hands a limited task back to asynq. It is no failure:
-// a server of NewServer counts none, and brings the task back at At. Only a Tracer
-// sees it.
+// Limited is the error with which a handler hands a limited task back to asynq. It is no failure: a server of NewServer counts none, and
+// brings the task back at At. Only a Tracer sees it.
 type Limited struct {
 	// Scope is what the task spends from. Rule is the binding rule, if there is one.
 	Scope, Rule string
@@ -71,8 +70,7 @@ func WaitingScope(lastErr string) (scope string, is bool) {
 	return scope, err == nil
 }
 
-// refusedScope returns the scope in the text of a refusal: scope "p/a" meets no rule, or scope "p/a":
-// why.
+// refusedScope returns the scope in the text of a refusal: scope "p/a" meets no rule, or scope "p/a": why.
 func refusedScope(why string) (scope string, is bool) {
 	rest, is := strings.CutPrefix(why, "scope ")
 	if !is {
@@ -108,8 +106,7 @@ type Deferrer interface {
 	DeferBy() (wait time.Duration, known, deferred bool)
 }
 
-// deferPause is after how long a task comes back whose API names no time. Up to a tenth more is added
-// at random, to spread tasks that were deferred at once.
+// deferPause is after how long a task comes back whose API names no time. Up to a tenth more is added at random, to spread tasks.
 const deferPause = 10 * time.Second
 
 // deferredBy returns after how long a task comes back that its API has deferred.
@@ -125,8 +122,7 @@ func deferredBy(err error) (wait time.Duration, deferred bool) {
 	return wait, deferred
 }
 
-// delay returns how long asynq must wait so that a task is not early: asynq stores whole seconds,
-// rounded down.
+// delay returns how long asynq must wait so that a task is not early: asynq stores whole seconds, rounded down.
 func delay(at, now time.Time) time.Duration {
 	return max(time.Unix(asynqx.SecondAtOrAfter(at), 0).Sub(now), 0) + time.Millisecond
 }

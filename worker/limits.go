@@ -259,11 +259,9 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 	return cfg
 }
 
-// neverAdmitted returns the default of the judgement of refused tasks in a process that follows limits in Redis: whether a
-// task that costs too much now was admitted by none of the past limits, those of the limiter and of the versions in Redis.
-//
-// It returns false for any other why, and while Redis does not answer, so that no task is lost. After each change of the
-// limits a call reads their history; the policies stay in memory.
+// neverAdmitted returns the default of MiddlewareConfig.failRefused: whether none of the past limits, those of the limiter and of the
+// versions in Redis, has admitted a task that costs too much now. It returns false for any other why, and while Redis does not answer,
+// so that no task is lost. After each change of the limits a call reads their history.
 func neverAdmitted(store *policystore.Store, limiter *throttle.Limiter) func(ctx context.Context, task throttle.Request, why error) bool {
 	var mu sync.Mutex
 	var now *policy.Policy // when the versions were read
@@ -387,9 +385,8 @@ func (l *Limits) settle(ctx context.Context) error {
 	return nil
 }
 
-// Preview returns the limits that Settle would put in force, and publishes nothing. Use it to check
-// everything else that can keep a process from starting, so that a failed start changes no limits. The
-// error is that of Settle.
+// Preview returns the limits that Settle would put in force, and publishes nothing. Use it to check everything else that can keep a
+// process from starting, so that a failed start changes no limits. The error is that of Settle.
 func (l *Limits) Preview(ctx context.Context) (*policy.Policy, error) {
 	p, err := l.source.Preview(ctx)
 	return p, noLimits(err)

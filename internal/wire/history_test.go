@@ -336,7 +336,7 @@ func (h *history) failed(seed uint64, err error) error {
 		has, _ := ReadPause(h.rdb.HGet(context.Background(), prefix+"api", "P"+level).Val())
 		rules += fmt.Sprintf("  pause of %q: %+v, Redis has %+v\n", level, *h.pauses[level], has)
 	}
-	for _, key := range sorted(h.rdb.Keys(context.Background(), "*").Val()) {
+	for _, key := range slices.Sorted(slices.Values(h.rdb.Keys(context.Background(), "*").Val())) {
 		if part := strings.TrimPrefix(key, prefix); strings.HasPrefix(part, "r") && !strings.HasPrefix(part, "r:") || strings.HasPrefix(part, "q:") || strings.HasPrefix(part, "l") || part == "blocked" {
 			rules += fmt.Sprintf("  %s %v\n", part, h.rdb.ZRangeWithScores(context.Background(), key, 0, 5).Val())
 		}
@@ -363,9 +363,4 @@ func play(t *testing.T, rdb redis.UniversalClient, many int) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func sorted(list []string) []string {
-	slices.Sort(list)
-	return list
 }
