@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/test/redistest"
@@ -22,7 +23,7 @@ import (
 	"github.com/headway-go/headway/worker/oteltask"
 )
 
-// A shop enqueues three mails under a limit of two a second, and prints the trace of the third.
+// A shop enqueues three mails under a limit of two a second, and prints the spans of the third.
 func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Addr()})
 	defer rdb.Close()
@@ -65,21 +66,32 @@ func Example() {
 	}
 	server.Shutdown()
 
-	trace := printer{exporter.GetSpans(), "mail-3"}
-	trace.below("", trace.named("POST /orders"))
-	trace.linked("process example-trace", trace.named("send example-trace"))
+	spans, names := exporter.GetSpans(), map[trace.SpanID]string{}
+	for _, s := range spans {
+		names[s.SpanContext.SpanID()] = s.Name
+	}
+	for _, s := range spans {
+		if attributeOf(s, "messaging.message.id") != "mail-3" || strings.HasPrefix(s.Name, "receive") {
+			continue
+		}
+		line := fmt.Sprintf("%s, %s", s.Name, s.SpanKind)
+		if s.Parent.IsValid() {
+			line += ", below " + names[s.Parent.SpanID()]
+		}
+		if len(s.Links) > 0 {
+			line += ", linked to " + names[s.Links[0].SpanContext.SpanID()]
+		}
+		for _, key := range []string{"headway.rule", "headway.outcome"} {
+			if value := attributeOf(s, key); value != "" {
+				line += ", " + key + "=" + value
+			}
+		}
+		fmt.Println(line)
+	}
 	// Output:
-	// POST /orders
-	//   send example-trace, producer, headway.scope=mail/acme, limited
-	// linked to it:
-	// process example-trace, consumer, headway.scope=mail/acme, headway.outcome=ok
-	//   wait example-trace, internal, headway.scope=mail/acme, headway.rule=mail:limit, with the expected start
-}
-
-// printer prints the spans of one task, and those that are of no task.
-type printer struct {
-	spans tracetest.SpanStubs
-	task  string
+	// send example-trace, producer, below POST /orders
+	// wait example-trace, internal, below process example-trace, headway.rule=mail:limit
+	// process example-trace, consumer, linked to send example-trace, headway.outcome=ok
 }
 
 func attributeOf(s tracetest.SpanStub, key string) string {
@@ -89,58 +101,4 @@ func attributeOf(s tracetest.SpanStub, key string) string {
 		}
 	}
 	return ""
-}
-
-func (p printer) shows(s tracetest.SpanStub) bool {
-	id := attributeOf(s, "messaging.message.id")
-	return id == "" || id == p.task
-}
-
-// named returns the task's span of a name.
-func (p printer) named(name string) tracetest.SpanStub {
-	i := slices.IndexFunc(p.spans, func(s tracetest.SpanStub) bool { return s.Name == name && p.shows(s) })
-	if i < 0 {
-		return tracetest.SpanStub{Name: "no span " + name}
-	}
-	return p.spans[i]
-}
-
-// below prints a span and those below it.
-func (p printer) below(indent string, s tracetest.SpanStub) {
-	line := []string{s.Name}
-	if !strings.HasPrefix(s.Name, "POST") {
-		line = append(line, s.SpanKind.String())
-	}
-	for _, key := range []string{"headway.scope", "headway.rule", "headway.outcome"} {
-		if value := attributeOf(s, key); value != "" {
-			line = append(line, key+"="+value)
-		}
-	}
-	if attributeOf(s, "headway.wait.expected_start") != "" {
-		line = append(line, "with the expected start")
-	}
-	for _, event := range s.Events {
-		line = append(line, event.Name)
-	}
-	fmt.Println(indent + strings.Join(line, ", "))
-	for _, one := range p.spans {
-		if one.Parent.SpanID() == s.SpanContext.SpanID() && p.shows(one) {
-			p.below(indent+"  ", one)
-		}
-	}
-}
-
-// linked prints the spans of a name that are linked to another.
-func (p printer) linked(name string, to tracetest.SpanStub) {
-	for _, s := range p.spans {
-		if s.Name != name {
-			continue
-		}
-		for _, link := range s.Links {
-			if link.SpanContext.SpanID() == to.SpanContext.SpanID() {
-				fmt.Println("linked to it:")
-				p.below("", s)
-			}
-		}
-	}
 }
