@@ -181,11 +181,11 @@ func (t *tasksCommand) history(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	list, err := service.Actions(ctx, t.actor())
+	all, err := service.AllActions(ctx)
 	if err != nil {
 		return err
 	}
-	for _, a := range list {
+	for _, a := range service.VisibleActions(t.actor(), all) {
 		t.out.Print(actionReport{control.At(a.At), a}, actionLine(a))
 	}
 	return nil

@@ -73,6 +73,9 @@ var ErrActionsHidden = errors.New("the Redis user may not read who changed waiti
 // AllActions returns the recorded Actions, newest first, for any actor: see VisibleActions. One that cannot be decoded, since a later release
 // wrote it, is left out. The error is ErrActionsHidden, or wraps throttle.ErrUnavailable. Costs one round trip.
 func (s *Service) AllActions(ctx context.Context) ([]Action, error) {
+	if s.store == nil {
+		return nil, errNoStore
+	}
 	var all *redis.StringSliceCmd
 	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
 		all = p.LRange(ctx, s.actionsKey(), 0, -1)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -102,11 +101,10 @@ func (s *Service) Servers(ctx context.Context) (list []Server, all int, err erro
 	if err != nil {
 		return nil, 0, err
 	}
-	byKey, err := asynqread.ReadServers(ctx, s.rdb, keys)
-	if err != nil {
+	if list, err = asynqread.ReadServers(ctx, s.rdb, keys); err != nil {
 		return nil, 0, err
 	}
-	list = slices.SortedFunc(maps.Values(byKey), func(a, b Server) int {
+	slices.SortFunc(list, func(a, b Server) int {
 		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID))
 	})
 	l.read, l.list, l.all = now, list, all-(len(keys)-len(list)) // without those that stopped just now

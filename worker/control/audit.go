@@ -71,18 +71,6 @@ func actionOf(actor Actor, c TaskChange, done TasksDone) Action {
 	return a
 }
 
-// Actions returns the changes of waiting tasks, newest first, whose scopes an actor may all see. It costs one round trip.
-func (s *Service) Actions(ctx context.Context, actor Actor) ([]Action, error) {
-	if s.store == nil {
-		return nil, errNoStore
-	}
-	all, err := s.AllActions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.VisibleActions(actor, all), nil
-}
-
 // VisibleActions returns those of some Actions whose scopes an actor may all see.
 func (s *Service) VisibleActions(actor Actor, all []Action) []Action {
 	return slices.DeleteFunc(slices.Clone(all), func(a Action) bool {

@@ -19,12 +19,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // admin may do everything.
 var admin = Actor{Name: "root", Role: RoleAdmin, Via: "test"}

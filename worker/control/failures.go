@@ -78,7 +78,7 @@ type lister func(name string, opts ...asynq.ListOption) ([]*asynq.TaskInfo, erro
 // failedPage adds the failed tasks of a page to others, and reports whether the page was full.
 func failedPage(list lister, name string, page int, others []FailedTask) (all []FailedTask, full bool, err error) {
 	tasks, err := list(name, asynq.Page(page), asynq.PageSize(pageSize))
-	if isGone(err) {
+	if waiting.IsGone(err) {
 		return others, false, nil
 	}
 	for _, info := range tasks {
@@ -171,7 +171,7 @@ func (t *targets) findFailedIn(ctx context.Context, list lister, name string) er
 func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb Verb, task target) (Outcome, error) {
 	info, err := s.inspector.GetTaskInfo(task.queue, task.id)
 	switch {
-	case isGone(err):
+	case waiting.IsGone(err):
 		return waiting.Gone, nil
 	case err != nil:
 		return "", err
@@ -182,7 +182,7 @@ func (s *Service) changeFailed(ctx context.Context, tasks *waiting.Tasks, verb V
 	case info.State == asynq.TaskStateRetry:
 		return tasks.Cancel(ctx, task.queue, task.id)
 	}
-	if err := s.inspector.DeleteTask(task.queue, task.id); err != nil && !isGone(err) {
+	if err := s.inspector.DeleteTask(task.queue, task.id); err != nil && !waiting.IsGone(err) {
 		return "", err
 	}
 	return TaskChanged, nil

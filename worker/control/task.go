@@ -12,6 +12,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
+	"github.com/headway-go/headway/worker/waiting"
 )
 
 // Task is the state of a task, and what it waits for. docs/json.md has its fields.
@@ -92,7 +93,7 @@ func (s *Service) find(ctx context.Context, id string, queues []string) (found [
 		switch {
 		case err == nil:
 			found = append(found, info)
-		case !isGone(err):
+		case !waiting.IsGone(err):
 			return nil, err
 		}
 	}

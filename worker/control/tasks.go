@@ -422,22 +422,14 @@ func (t *targets) matches(ref waitlist.Ref) (bool, error) {
 		return true, nil
 	}
 	info, err := t.s.inspector.GetTaskInfo(ref.Queue, ref.ID)
-	if isGone(err) {
+	if waiting.IsGone(err) {
 		return false, nil
 	}
 	return err == nil && (c.Type == "" || info.Type == c.Type) && (c.Before.IsZero() || !dueOf(info).After(c.Before)), err
 }
 
-// isGone reports whether an error of asynq says that there is no such task.
-func isGone(err error) bool {
-	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
-}
-
 // dueOf returns when the wait of a task began by its headers, zero if they do not say.
 func dueOf(info *asynq.TaskInfo) time.Time {
-	at, err := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
-	if err != nil {
-		return time.Time{}
-	}
+	at, _ := time.Parse(time.RFC3339Nano, info.Headers[queue.HeaderDue])
 	return at
 }

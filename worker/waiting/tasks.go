@@ -60,22 +60,14 @@ func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 		return out, err
 	}
 	switch info.State {
-	case asynq.TaskStateActive:
-		return Active, nil
 	case asynq.TaskStateArchived, asynq.TaskStateCompleted, asynq.TaskStateAggregating:
 		return Ended, nil
 	}
-	if err := w.inspector.DeleteTask(name, id); err != nil { // asynq deletes no task that has become active
-		info, out, infoErr := w.info(name, id)
-		switch {
-		case infoErr != nil:
-			return "", err
-		case out == "" && info.State == asynq.TaskStateActive:
-			return Active, nil
-		case out == "":
-			return "", err
+	if err := w.inspector.DeleteTask(name, id); err != nil {
+		if _, out, infoErr := w.info(name, id); infoErr == nil && out != "" { // it has gone or become active meanwhile
+			return out, nil
 		}
-		return out, nil
+		return "", err
 	}
 	if ask, spends, err := waiterOf(info); err == nil && spends {
 		_ = w.report(ctx, ask, waitlist.Gone) // otherwise a worker takes its place out a second or two later
@@ -83,12 +75,21 @@ func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 	return Changed, nil
 }
 
+// info returns a task, or the outcome of any change of it: Gone or Active.
 func (w *Tasks) info(name, id string) (*asynq.TaskInfo, Outcome, error) {
 	info, err := w.inspector.GetTaskInfo(name, id)
-	if errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound) {
+	switch {
+	case IsGone(err):
 		return nil, Gone, nil
+	case err == nil && info.State == asynq.TaskStateActive:
+		return nil, Active, nil
 	}
 	return info, "", err
+}
+
+// IsGone reports whether an error of asynq says that there is no such task.
+func IsGone(err error) bool {
+	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
 }
 
 // RunNext starts a task before all others that wait for the same limits, as soon as those admit it. It

@@ -39,13 +39,13 @@ func ServerKeys(ctx context.Context, rdb redis.UniversalClient, now time.Time, m
 	return list.Val(), int(n.Val()), nil
 }
 
-// ReadServers returns the servers of some keys by key, without those that have gone. Costs one round trip of a command a server.
-func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) (map[string]ServerInfo, error) {
+// ReadServers returns the servers of some keys, without those that have gone. Costs one round trip of a command a server.
+func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) (servers []ServerInfo, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
 	texts := make([]*redis.StringCmd, len(keys))
-	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, key := range keys {
 			texts[i] = pipe.Get(ctx, key)
 		}
@@ -54,17 +54,9 @@ func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) 
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
-	servers := map[string]ServerInfo{}
-	for i, key := range keys {
-		text, err := texts[i].Bytes()
-		if errors.Is(err, redis.Nil) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if s, ok := readServerInfo(text); ok {
-			servers[key] = s
+	for _, text := range texts {
+		if s, ok := readServerInfo([]byte(text.Val())); ok && text.Err() == nil {
+			servers = append(servers, s)
 		}
 	}
 	return servers, nil
