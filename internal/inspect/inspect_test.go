@@ -45,12 +45,7 @@ func start(t *testing.T, p *policy.Policy) *world {
 	return w
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // limits is a policy of rules by scope.
 func limits(t *testing.T, tree map[string]policy.ScopeConfig) *policy.Policy {

@@ -109,16 +109,12 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	limiter, err := w.limiter(rdb)
 	if err != nil {
 		w.process.log.ErrorContext(ctx, "cannot limit the webhook; no event is sent to it", "host", w.host, "error", err)
-		limiter = nil
+		return
 	}
 	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })()
 	for e := range w.queue {
-		if limiter == nil {
-			w.process.observer.EventDelivery("failed")
-			continue
-		}
 		w.deliver(ctx, last, limiter, e)
 	}
 }

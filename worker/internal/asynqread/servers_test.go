@@ -14,12 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // The servers are what asynq's own inspector says of them, and no more are read than asked for.
 func TestServerList(t *testing.T) {
