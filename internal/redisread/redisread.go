@@ -7,11 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FromMaster sends reads of the keys of one hash tag together, and the master answers them. A
-// cluster client with ReadOnly, RouteByLatency or RouteRandomly would otherwise ask a replica, which
-// may lag behind. A task could then wait although it could start, or start under old limits. With
-// such a client FromMaster sends the reads as a transaction, which never goes to a replica; with any
-// other client, as a plain pipeline. It is not for commands without a key, such as TIME.
+// FromMaster sends reads of the keys of one hash tag together, and the master answers them. A cluster client with ReadOnly,
+// RouteByLatency or RouteRandomly would otherwise ask a replica, which may lag behind: a task could start under old limits. With such a
+// client the reads are a transaction, which never goes to a replica. FromMaster is not for commands without a key, such as TIME.
 //
 // Costs one round trip. The error is that of the first command that failed.
 func FromMaster(ctx context.Context, rdb redis.UniversalClient, read func(redis.Pipeliner) error) error {

@@ -22,9 +22,8 @@ const pageSize = 200
 // ActiveTask is a task that a worker has: it runs, or is held for its start.
 type ActiveTask struct{ Queue, ID, Type, Scope string }
 
-// ActiveTasks returns the active tasks whose headers name a wanted scope, with their types. It costs two
-// calls for each queue and each page of active tasks. There are as many active tasks as workers have
-// slots.
+// ActiveTasks returns the active tasks whose headers name a wanted scope, with their types. It costs two calls for each queue and
+// each page of active tasks.
 func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (map[waitlist.Ref]string, error) {
 	queues, err := inspector.Queues()
 	if err != nil {
@@ -44,7 +43,6 @@ func ActiveTasks(inspector *asynq.Inspector, wanted func(scope string) bool) (ma
 	return active, nil
 }
 
-// eachActive calls do once for each active task of a queue.
 func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) error {
 	seen := map[string]bool{} // a task can be on two pages
 	for page := 1; ; page++ {
@@ -79,7 +77,6 @@ const (
 	mostServers = 1000
 )
 
-// servers is the list of asynq's servers. It is safe for concurrent use.
 type servers struct {
 	mu   sync.Mutex
 	read time.Time
@@ -87,8 +84,8 @@ type servers struct {
 	all  int
 }
 
-// Servers returns asynq's live servers, oldest first, as they were 15 seconds ago at most, and how many
-// there are. Of more than 1000 the list has a part. A list costs two round trips.
+// Servers returns asynq's live servers, oldest first, as they were 15 seconds ago at most: 1000 at most, and how many there are. It
+// costs two round trips, once in 15 seconds.
 func (s *Service) Servers(ctx context.Context) (list []Server, all int, err error) {
 	l := &s.servers
 	l.mu.Lock()

@@ -13,12 +13,10 @@ import (
 )
 
 // AssignedKeys are the fields that assign writes, as limits.yaml names them: what a scope has besides rules.
-// People write them as KEY=VALUE at the command line, and in a form on the page.
 var AssignedKeys = []string{"owner", "apps", "hosts", "weight", "shares", "answers"}
 
-// ReadAssigned sets one of AssignedKeys from its text; an empty text removes it. Lists are divided by
-// commas, and shares are NAME:60%:2,NAME:3, with a part in percent and a weight. The error says what is
-// expected.
+// ReadAssigned sets one of AssignedKeys from its text; an empty text removes it. Commas divide lists; shares are NAME:60%:2,NAME:3,
+// with a part in percent and a weight. The error says what is expected.
 func ReadAssigned(a *policystore.Assigned, key, text string) error {
 	switch key {
 	case "owner":
@@ -100,7 +98,6 @@ func readShares(text string) (shares map[string]policy.Share, is bool) {
 	return shares, true
 }
 
-// writeShares writes shares as readShares reads them.
 func writeShares(shares map[string]policy.Share) string {
 	names := slices.Sorted(maps.Keys(shares))
 	for i, name := range names {

@@ -86,9 +86,8 @@ func (s *Service) VisibleActions(actor Actor, all []Action) []Action {
 // VisibleChange is a version of the limits, reduced to what an actor may see of it.
 type VisibleChange struct {
 	policystore.Change
-	// Hidden is the number of differences and resets in scopes that the actor may not see. If it is not
-	// zero, or if the differences are not known, the version has neither its line nor its reason: both may
-	// name what is hidden.
+	// Hidden is the number of differences and resets in scopes that the actor may not see. If it is not zero, or if the
+	// differences are not known, the version has neither its line nor its reason: both may name what is hidden.
 	Hidden int
 }
 
@@ -113,8 +112,7 @@ func (s *Service) VisibleChange(actor Actor, c policystore.Change) (seen Visible
 	return seen, seen.Hidden == 0 || len(seen.Differences)+len(seen.Version.Resets) > 0
 }
 
-// VisibleConflict is an error for a change that another one preceded, without what the actor may not see of
-// the other.
+// VisibleConflict is an error for a change that another one preceded, without what the actor may not see of the other.
 func (s *Service) VisibleConflict(actor Actor, e *policystore.ConflictError) *policystore.ConflictError {
 	seen, _ := s.VisibleChange(actor, policystore.Change{Version: e.Now})
 	return &policystore.ConflictError{Want: e.Want, Now: seen.Version}

@@ -14,36 +14,29 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes
-// it.
+// Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes it.
 type Change struct {
 	// Verb is pause, drain (which only pauses), resume, set, assign, remove, unset, reset, rollback or import.
 	Verb Verb
-	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and
-	// import have neither. Without Rule, unset and reset mean all rules; without Scope, unset means
-	// everything.
+	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and import have neither. Without
+	// Rule, unset and reset mean all rules; without Scope, unset means everything.
 	Scope, Rule string
 	// Fields are the fields that set writes, named as in limits.yaml.
-	Fields map[string]string
-	// Assigned is the value that assign writes.
-	Assigned policystore.Assigned
-	// Version is the version that rollback returns to.
-	Version int64
-	// Policy is the policy that import writes, and From the name of the file that it was read from.
-	// Replace undoes all other changes.
+	Fields   map[string]string
+	Assigned policystore.Assigned // what assign writes
+	Version  int64                // to which rollback returns
+	// Policy is the policy that import writes, and From the name of its file. Replace undoes all other changes.
 	Policy  *policy.Policy
 	From    string
 	Replace bool
 
-	// Reason is the reason that the history keeps.
-	Reason string
+	Reason string // for the history
 	// For is how long pause, drain, set and remove last. Zero means permanently.
 	For time.Duration
 	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
-	// SeenVersion is the version that the actor has seen. It refuses the change if something on the path of Scope
-	// was changed since, and allows other edits. For rollback, unset and import it means what IfVersion
-	// means.
+	// SeenVersion is the version that the actor has seen. It refuses the change if something on the path of Scope was changed since,
+	// and allows other edits. For rollback, unset and import it means the same as IfVersion.
 	SeenVersion int64
 	// Force changes a scope that the limits do not name, and that no task can spend from.
 	Force bool
@@ -52,9 +45,8 @@ type Change struct {
 // errNoStore is the error of a change if no limits are kept in Redis.
 var errNoStore = errors.New("these limits come from a file, and only that can change them")
 
-// Apply makes a change and logs it in one line of audit. The error is a *ForbiddenError, an
-// *UnknownScopeError, one of the policystore.Store's method for the verb, or one of May. Costs some
-// round trips.
+// Apply makes a change, and logs it. The error is a *ForbiddenError, an *UnknownScopeError, or one of the policystore.Store's method
+// for the verb. Costs some round trips.
 func (s *Service) Apply(ctx context.Context, actor Actor, c Change) (made policystore.Made, err error) {
 	if s.store == nil {
 		return made, errNoStore
@@ -116,9 +108,8 @@ func sharePath(a, b string) bool {
 	return true
 }
 
-// checkDifferences checks an actor's rights to all that a rollback or an unset changes, which is more than its
-// scope names. It returns the version that this was worked out over. An actor that may not do
-// everything must make the change over that version.
+// checkDifferences checks an actor's rights to all that a rollback or an unset changes, which is more than its scope names. It
+// returns the version over which the change must be made, 0 for any.
 func (s *Service) checkDifferences(ctx context.Context, actor Actor, c Change, edit policystore.Edit) (version int64, err error) {
 	if actor.Role == RoleAdmin {
 		return edit.IfVersion, nil
@@ -144,8 +135,7 @@ func (s *Service) checkDifferences(ctx context.Context, actor Actor, c Change, e
 	return made.Version.Number - 1, nil
 }
 
-// verbOf returns the verb that an actor needs the right to, to change a rule or a field. For owner: and
-// similar fields it is assign.
+// verbOf returns the verb to which an actor needs the right to change a rule or a field: assign for owner: and similar fields.
 func verbOf(verb Verb, rule string) Verb {
 	if rule != policystore.PausedField && (strings.HasSuffix(rule, ":") || rule == policystore.UnmatchedField) {
 		return VerbAssign
@@ -153,7 +143,6 @@ func verbOf(verb Verb, rule string) Verb {
 	return verb
 }
 
-// edit makes the change in the store.
 func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (made policystore.Made, err error) {
 	switch c.Verb {
 	case VerbPause, VerbDrain:
@@ -178,8 +167,7 @@ func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (ma
 	return made, fmt.Errorf("limits cannot be changed by %q", c.Verb)
 }
 
-// UnknownScopeError is the error for a scope whose first name is not in the limits and is probably
-// mistyped.
+// UnknownScopeError is the error for a scope whose first name is not in the limits and is probably mistyped.
 type UnknownScopeError struct {
 	Name string
 	Near string // the name that is probably meant, empty if none is

@@ -34,9 +34,8 @@ type FailedQueue struct {
 	Active          []ActiveTask
 }
 
-// Failed returns what failed and what runs of one asynq queue: of its archived tasks the newest 1,000, and
-// of those to be retried the next 400. A queue that does not exist has none. Who may see which task is for
-// the caller to ask, by May.
+// Failed returns what failed and what runs of one asynq queue: of its archived tasks the newest 1,000, and of those to be retried
+// the next 400. A queue that does not exist has none. Who may see which task is for the caller to ask, by May.
 func (s *Service) Failed(ctx context.Context, name string) (q FailedQueue, err error) {
 	info, err := s.failedCounts(ctx, name)
 	if err != nil {
@@ -63,7 +62,7 @@ func (s *Service) Failed(ctx context.Context, name string) (q FailedQueue, err e
 	return q, err
 }
 
-// failedCounts returns how many tasks of a queue are archived, to be retried and active.
+// failedCounts counts the tasks of a queue that are archived, to be retried and active.
 func (s *Service) failedCounts(ctx context.Context, name string) (n [3]int64, err error) {
 	pipe := s.rdb.Pipeline()
 	key := "asynq:{" + name + "}:"
@@ -109,8 +108,7 @@ func ErrorKind(text string) string {
 	return strings.ToValidUTF8(kind[:min(len(kind), most)], "")
 }
 
-// findFailed finds failed tasks, by their ids, or those of the change's scope, queue and error, as far as these
-// are set. It leaves those that the actor may not change.
+// findFailed finds failed tasks by their ids, or by scope, queue and error, without those that the actor may not change.
 func (t *targets) findFailed(ctx context.Context) error {
 	for _, id := range t.change.IDs {
 		found, _, err := t.infos(ctx, id)

@@ -94,8 +94,7 @@ func nearness(scope, name string) int {
 	return 0
 }
 
-// mostSearched is how many waiting tasks are searched for one without a scope in its headers: some
-// seconds' worth.
+// mostSearched is how many waiting tasks are searched for one without a scope in its headers: some seconds' worth.
 const mostSearched = 100_000
 
 // placeOf searches the waiting tasks for one of an asynq queue, and returns its scope.

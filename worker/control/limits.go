@@ -12,8 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// Limits is the version of the limits that stands in Redis, read once for several answers. The zero
-// Limits is unknown.
+// Limits is the version of the limits that stands in Redis, read once for several answers. The zero Limits is unknown.
 type Limits struct {
 	Version *policystore.Version // nil if the limits come from a file, or there are none
 	At      time.Time            // the server's time
@@ -109,8 +108,7 @@ func (s *Service) PauseOf(scope string, limits Limits) (p Pause) {
 	return p
 }
 
-// setAuthor sets the author of a pause at a place of the limits, whether it was made by hand or in the
-// file.
+// setAuthor sets the author of a pause at a place of the limits, whether it was made by hand or in the file.
 func (p *Pause) setAuthor(v *policystore.Version, pattern string, now time.Time) {
 	if live, is := v.Override(pattern, policystore.PausedField, now); is {
 		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.CreatedAt)
@@ -125,8 +123,7 @@ func (p *Pause) setAuthor(v *policystore.Version, pattern string, now time.Time)
 	}
 }
 
-// Users lists the applications that may spend from a scope, if not all may. docs/json.md has its
-// fields.
+// Users lists the applications that may spend from a scope, if not all may. docs/json.md has its fields.
 type Users struct {
 	Apps      []string `json:"apps,omitempty"`
 	AppsScope string   `json:"apps_scope,omitempty"` // the lowest level that lists them
@@ -166,8 +163,7 @@ func (s *Service) noRule(ctx context.Context, scope string) (NoRule, error) {
 	return n, nil
 }
 
-// openLimiter returns a limiter that finds the waiters of all scopes, whether the limits match them or
-// not. Its forecasts of starts mean nothing.
+// openLimiter returns a limiter that finds the waiters of scopes that no rule matches, too. Its forecasts mean nothing.
 func (s *Service) openLimiter() (*throttle.Limiter, error) {
 	open, err := policy.New(policy.UnmatchedAllow, nil)
 	if err != nil {
@@ -176,8 +172,7 @@ func (s *Service) openLimiter() (*throttle.Limiter, error) {
 	return throttle.New(s.rdb, open, throttle.Config{Prefix: s.prefix})
 }
 
-// unmatchedScope returns the state of a scope that no rule matches, if it once had a rule, or if tasks
-// wait in it. Any other is probably mistyped, and is refused.
+// unmatchedScope returns the state of a scope that no rule matches, if it once had a rule or tasks wait in it. Any other is refused.
 func (s *Service) unmatchedScope(ctx context.Context, name string, refused error) (Scope, error) {
 	none, err := s.noRule(ctx, name)
 	if err != nil {

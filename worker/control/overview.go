@@ -19,21 +19,16 @@ type Level struct {
 	At    time.Time // the server's time
 	// Waiting is the number of tasks that wait in the scope and below it, and Own the part of them in the scope's own queues.
 	Waiting, Own int64
-	// Rules are the rules on the scope's path that apply now, outermost first. Binding is the index of the
-	// fullest, -1 for none.
-	Rules   []Rule
-	Binding int
-	// Suspended says that a rule has limit 0.
-	Suspended bool
-	// Unmatched says that no rule matches the scope itself; scopes below it may have some.
-	Unmatched bool
-	Owner     string
+	Rules        []Rule // those on the scope's path that apply now, outermost first
+	Binding      int    // the index of the fullest, -1 for none
+	Suspended    bool   // a rule has limit 0
+	Unmatched    bool   // no rule matches the scope itself; scopes below it may have some
+	Owner        string
 	Pause
 	Upstream throttle.UpstreamState
 }
 
-// Providers returns the names of the providers in the limits, and of those for which tasks waited
-// within a day. Costs one round trip.
+// Providers returns the providers in the limits, and those for which tasks waited within a day. Costs one round trip.
 func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	active, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})
 	if err != nil {
@@ -45,8 +40,8 @@ func (s *Service) Providers(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(active)), nil
 }
 
-// Level returns the state of a scope under limits that were read before. It costs four round trips,
-// however many scopes and tasks there are. The error is a *policy.ScopeError, or Redis's.
+// Level returns the state of a scope under limits that were read before. The error is a *policy.ScopeError, or Redis's. Costs four
+// round trips.
 func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level, error) {
 	l := Level{Scope: name, At: limits.At, Binding: -1, Pause: s.PauseOf(name, limits)}
 	scope, err := policy.ParseScope(name)
@@ -102,9 +97,8 @@ type Outline struct {
 	More     bool // there is more, which was not read
 }
 
-// Outline returns the scopes of a provider: those that the limits name, those in which tasks wait, and
-// those above them. It reads at most as many scopes as asked for, 1000 in two round trips, and one more.
-// The error is Redis's.
+// Outline returns the scopes of a provider: those that the limits name, those in which tasks wait, and those above them. It reads at
+// most as many scopes as asked for, 1000 in two round trips, and one more. The error is Redis's.
 func (s *Service) Outline(ctx context.Context, provider string, most int) (out Outline, err error) {
 	waiting, more, err := inspect.Of(s.limiter.Waitlist()).Outline(ctx, provider, most)
 	if err != nil {

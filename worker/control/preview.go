@@ -14,25 +14,20 @@ import (
 
 // Preview is the effect of a change.
 type Preview struct {
-	// Version is the version that the change was worked out over. Set as Change.IfVersion, it refuses the
-	// change if the limits have another version by then.
-	Version int64
-	// Differences are what the change would change, as in policystore.Made.
-	Differences []policystore.Difference
-	// Resets are the counts that a reset would forget.
-	Resets []policystore.Reset
-	Effect Effect
+	Version     int64                    // over which the change was worked out, for Change.IfVersion
+	Differences []policystore.Difference // what the change would change
+	Resets      []policystore.Reset      // the counts that a reset would forget
+	Effect      Effect
 }
 
 // Effect is what a change does to the tasks that wait; docs/json.md has its fields.
 type Effect struct {
-	// Waiting is the number of tasks that wait in the scopes that the change concerns, and Scopes the
-	// number of these scopes. More says that there are more scopes, which were not counted.
+	// Waiting is the number of tasks that wait in the scopes that the change concerns, and Scopes the number of these scopes. More says
+	// that there are more scopes, which were not counted.
 	Waiting int64 `json:"waiting"`
 	Scopes  int   `json:"scopes"`
 	More    bool  `json:"more,omitempty"`
-	// Before and After are when the last of these tasks starts, without the change and with it. Both are
-	// zero for a reset, and if no task waits.
+	// Before and After are when the last of these tasks starts, without the change and with it: zero for a reset, and if no task waits.
 	Before Last `json:"before,omitzero"`
 	After  Last `json:"after,omitzero"`
 }
@@ -55,8 +50,8 @@ func (e Effect) String() string {
 	return text + ", the last " + e.Before.String() + "; with the change, " + e.After.String()
 }
 
-// Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It
-// costs what Service.Waiting costs, and two round trips for each provider that the change concerns.
+// Preview works out the effect of a change, and changes nothing. Its errors are those of Apply. It costs what Service.Waiting costs,
+// and two round trips for each provider that the change concerns.
 func (s *Service) Preview(ctx context.Context, actor Actor, c Change) (p Preview, err error) {
 	if s.store == nil {
 		return p, errNoStore

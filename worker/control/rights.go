@@ -48,8 +48,8 @@ type Actor struct {
 	Via string
 }
 
-// Is reports whether a name in the limits or in a list of rights stands for the actor: user:anna for the
-// person anna, and any other name for a group. A person named as a group is not that group.
+// Is reports whether a name in the limits or in a list of rights stands for the actor: user:anna for the person anna, and any other
+// name for a group.
 func (a Actor) Is(name string) bool {
 	if person, is := strings.CutPrefix(name, "user:"); is {
 		return person != "" && person == a.Name
@@ -146,11 +146,9 @@ func (a Actor) may(verb Verb, place string, owners []string) bool {
 	return false
 }
 
-// May returns a *ForbiddenError if an actor has no right to a verb at a scope, or at a place such as
-// payments/*. An empty place is all limits. A change of the limits at payments/* also reaches each name
-// of its own, such as payments/acme, so an owner needs the right there too. A change of tasks does not:
-// each task is checked at its scope. May checks the limits that are in force in this process, and does
-// no I/O.
+// May returns a *ForbiddenError if an actor has no right to a verb at a scope, or at a place such as payments/*; an empty place is all
+// limits. A change of the limits at payments/* also reaches each name of its own, such as payments/acme, so an owner needs the right
+// there too. A change of tasks does not: each task is checked at its scope. May goes by the limits in force here, and does no I/O.
 func (s *Service) May(actor Actor, verb Verb, place string) error {
 	if err := s.mayAt(actor, verb, place); err != nil || actor.Role != RoleOwner || verb == VerbSee || slices.Contains(taskVerbs, verb) {
 		return err
@@ -172,8 +170,7 @@ func (s *Service) May(actor Actor, verb Verb, place string) error {
 	return nil
 }
 
-// MaySomewhere returns a *ForbiddenError if an actor has no right to a verb at any place, by its role
-// alone.
+// MaySomewhere returns a *ForbiddenError if the actor's role has no right to a verb at any place.
 func (s *Service) MaySomewhere(actor Actor, verb Verb) error {
 	if actor.Role.may(verb) {
 		return nil
@@ -203,15 +200,12 @@ type ForbiddenError struct {
 	Verb  Verb
 	// Scope is the place, as in the limits; empty for all limits.
 	Scope string
-	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor
-	// may not see it.
+	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor may not.
 	Owner  string
 	Hidden bool
-	// Covers are the scopes that Scope, a place such as payments/*, covers and to which the actor has no
-	// right, as far as the actor may see them.
+	// Covers are the scopes that a place such as payments/* covers and to which the actor has no right, as far as it may see them.
 	Covers []string
-	// Need is the least role that has the right. RoleNone means that the actor has the right to Scope
-	// itself, and lacks that to scopes that it covers.
+	// Need is the least role that has the right. RoleNone means that the actor lacks the right only to scopes that Scope covers.
 	Need Role
 }
 

@@ -58,13 +58,11 @@ type Scope struct {
 	Shadows []Shadow `json:"shadows,omitempty"`
 	Hours   []Hours  `json:"hours,omitempty"`
 
-	// UpstreamEvents are the past changes by the API's answers, newest first.
-	UpstreamEvents []UpstreamEvent `json:"upstream_events,omitempty"`
+	UpstreamEvents []UpstreamEvent `json:"upstream_events,omitempty"` // newest first
 	Pause
 	Users
 	NoRule
 
-	// Upstream is the state of the scope by its API's answers.
 	Upstream throttle.UpstreamState `json:"-"`
 }
 
@@ -84,8 +82,8 @@ type Shadow struct {
 	Remaining int64  `json:"remaining"`
 }
 
-// Scope returns what waits in a scope and below it. The error is that of Limiter.Inspect, or Redis's.
-// IsUnmatched recognises the error for a scope that no rule matches, and none ever did.
+// Scope returns what waits in a scope and below it. The error is a *policy.ScopeError, a *policy.UnmatchedError for a scope that no
+// rule ever matched, or Redis's.
 func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, error) {
 	if err := s.May(actor, VerbSee, name); err != nil {
 		return Scope{}, err
@@ -140,7 +138,7 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 	return r, err
 }
 
-// active returns the number of active tasks of a scope and of the scopes below it.
+// active counts the active tasks of a scope and of the scopes below it.
 func (s *Service) active(name string) (int, error) {
 	active, err := ActiveTasks(s.inspector, func(scope string) bool { return isIn(scope, name) })
 	return len(active), err
@@ -164,8 +162,8 @@ type Rule struct {
 	VendorLimit int64 `json:"vendor_limit,omitempty"` // the limit by the API's own words
 }
 
-// Counts returns what Used is a part of: the limit that is in force, which is the API's if it sent one.
-// For a token bucket it is the burst, whatever its rate is by now.
+// Counts returns what Used is a part of: the limit in force, which is the API's if it sent one. For a token bucket it is the burst,
+// whatever its rate is by now.
 func (r Rule) Counts() int64 {
 	if r.Admits > 0 && r.Algorithm != policy.TokenBucket {
 		return r.Admits
@@ -173,8 +171,8 @@ func (r Rule) Counts() int64 {
 	return r.Limit
 }
 
-// Rules returns the state of the rules that apply to a scope's tasks now, outermost first. Its errors
-// are those of Limiter.Forecast. It costs three round trips.
+// Rules returns the state of the rules that apply to a scope's tasks now, outermost first. Its errors are those of Limiter.Forecast.
+// Costs three round trips.
 func (s *Service) Rules(ctx context.Context, actor Actor, scope string) ([]Rule, error) {
 	if err := s.May(actor, VerbSee, scope); err != nil {
 		return nil, err
@@ -207,8 +205,7 @@ func rulesOf(now throttle.Forecast, upstream throttle.UpstreamState) (list []Rul
 	return list
 }
 
-// correct sets what counts in place of the limit. The scripts correct the burst of a bucket along with
-// its rate; a bucket's used stays what is missing from the burst of the limits.
+// correct sets what counts in place of the limit. A bucket's used stays what is missing from the burst of the limits.
 func (r *Rule) correct(c throttle.Correction) {
 	r.Admits, r.AdmitsUntil, r.VendorLimit = c.Limit, At(c.Until), c.Own
 	if r.Algorithm != policy.TokenBucket {
@@ -216,9 +213,8 @@ func (r *Rule) correct(c throttle.Correction) {
 	}
 }
 
-// resets returns when a rule next gives units back by itself. For a calendar or a fixed window that is
-// the end of the period. For other rules it is when all units are back; it is zero if nothing was
-// taken, or if only the end of a run gives units back.
+// resets returns when a rule next gives units back by itself: at the end of a calendar's or a fixed window's period, and otherwise when
+// all units are back. It is zero if nothing was taken, or if only the end of a run gives units back.
 func resets(r throttle.RuleForecast, at time.Time) Time {
 	switch {
 	case r.Algorithm == policy.Calendar && r.Rest > 0:

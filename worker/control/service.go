@@ -1,9 +1,8 @@
-// Package control is what the program worker and package page ask and do for people. A Service answers where
-// a task is and what it waits for, which tasks wait in a scope, and who paused it; docs/json.md describes the
-// JSON of its answers. Service.Apply changes the limits, and Service.ApplyTasks changes waiting tasks.
+// Package control is what the program worker and package page ask and do for people. A Service answers where a task is and what it
+// waits for, which tasks wait in a scope, and who paused it; docs/json.md describes the JSON of its answers. Service.Apply changes the
+// limits, and Service.ApplyTasks changes waiting tasks.
 //
-// Each call names the Actor that it is for. The rights of actors are checked here and nowhere else; the error
-// is a *ForbiddenError.
+// Each call names the Actor that it is for. The rights of actors are checked here and nowhere else; the error is a *ForbiddenError.
 //
 // Its exported names may change in any version.
 package control
@@ -66,8 +65,7 @@ func New(cfg Config) *Service {
 	}
 }
 
-// Time is a moment in an answer. Its JSON is RFC 3339 in UTC with milliseconds, and "" for the zero
-// Time.
+// Time is a moment in an answer. Its JSON is RFC 3339 in UTC with milliseconds, and "" for the zero Time.
 type Time struct{ time.Time }
 
 // At returns a moment as a Time.
@@ -110,8 +108,7 @@ func Plain(err error) string {
 	return text
 }
 
-// quote returns a name for a sentence. It adds quotes only if the name is empty, or cannot be printed
-// as it is.
+// quote returns a name for a sentence, in quotes only if it is empty or cannot be printed as it is.
 func quote(name string) string {
 	const most = 300
 	if len(name) > most {

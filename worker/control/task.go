@@ -47,9 +47,8 @@ const (
 	TurnDispatched = "dispatched"
 )
 
-// Task returns the tasks of an id in some of asynq's queues, or in all if none is named. It costs two calls
-// for each queue, what Servers costs, and some more for each task. It returns a *NoTaskError if no queue has
-// one, or none that the actor may see.
+// Task returns the tasks of an id in some of asynq's queues, or in all if none is named. It returns a *NoTaskError if no queue has one
+// that the actor may see. Costs two calls for each queue, what Servers costs, and some more for each task.
 func (s *Service) Task(ctx context.Context, actor Actor, id string, queues ...string) (list []Task, err error) {
 	if len(queues) == 0 {
 		if queues, err = s.inspector.Queues(); err != nil {
@@ -113,8 +112,7 @@ func (s *Service) task(ctx context.Context, info *asynq.TaskInfo) (Task, error) 
 	return r, err
 }
 
-// turn reads what the task spends and its place in the queue. A fault of the task itself is a part of
-// the answer, and no error.
+// turn reads what the task spends and its place in the queue. A fault of the task itself is part of the answer, and no error.
 func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error {
 	spec, limited, err := queue.ReadSpec(asynq.NewTaskWithHeaders(info.Type, info.Payload, info.Headers))
 	if err != nil {
@@ -181,8 +179,8 @@ func waits(state string) bool {
 	return slices.Contains(waiting, state)
 }
 
-// scopeFromWorker returns the scope that a worker's Spends gave to a task, from its last error or from its place in
-// the queue. Both results are empty if no worker has put the task back yet.
+// scopeFromWorker returns the scope that a worker's Spends gave to a task, from its last error or its place in the queue. Both results
+// are empty if no worker has put the task back yet.
 func (s *Service) scopeFromWorker(ctx context.Context, info *asynq.TaskInfo) (scope, from string, err error) {
 	if scope, is := worker.WaitingScope(info.LastErr); is {
 		return scope, "last_error", nil

@@ -25,8 +25,7 @@ var taskVerbs = []Verb{VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority}
 // MostTasks is the most tasks that one TaskChange changes.
 const MostTasks = 100_000
 
-// TaskChange is a change of waiting tasks that an actor asks for. Count counts these tasks, and
-// ApplyTasks changes them.
+// TaskChange is a change of waiting tasks that an actor asks for. Count counts these tasks, and ApplyTasks changes them.
 type TaskChange struct {
 	// Verb is run, which starts tasks before all others as soon as the limits allow; move, which moves
 	// them to another scope; cancel; clear, which cancels all tasks of a scope; or priority.
@@ -38,41 +37,32 @@ type TaskChange struct {
 	// Failed makes run and cancel about tasks that failed, instead of those that wait: run tries them again,
 	// and cancel deletes them. Without IDs they are those of Scope, of Queue, and with an error of the kind
 	// Error, as far as these are set; see ErrorKind. Tasks that the actor may not change are left.
-	Failed bool
-	Error  string
-	// To is the scope that move moves tasks to.
-	To string
-	// Priority is the value that priority sets.
-	Priority int
+	Failed   bool
+	Error    string
+	To       string // the scope to which move moves tasks
+	Priority int    // that priority sets
 	// Before bounds clear: it leaves tasks whose wait began later, by the clock of the host that enqueued
 	// them. Defaults to the server's time when ApplyTasks begins.
 	Before time.Time
-	// Reason is the reason for the audit line.
-	Reason string
-	// Most is how many tasks to change at most. Defaults to MostTasks, the most.
-	Most int
-	// Progress is called after each task, with how many were changed and how many were left. It must not
-	// block. Nil for none.
+	Reason string // for the audit line
+	Most   int    // how many tasks to change at most; defaults to MostTasks, the most
+	// Progress is called after each task, with how many were changed and how many were left. It must not block. Defaults to none.
 	Progress func(changed, left int)
 }
 
 // TaskID names a task. An empty Queue stands for that of the TaskChange, or for all queues.
 type TaskID struct{ Queue, ID string }
 
-// Refused is the number of tasks by their scope that a change leaves, because the actor has no right to
-// change tasks there: payments/* covers scopes of other owners too. It has no scope that the actor may
-// not see.
+// Refused counts, by scope, the tasks that a change leaves because the actor has no right to them: payments/* covers scopes of other
+// owners too. It has no scope that the actor may not see.
 type Refused map[string]int64
 
 // TaskCount is the number of tasks that a TaskChange is about.
 type TaskCount struct {
-	Tasks int64
-	// More says that there are more, which were not counted.
-	More bool
-	// At is the server's time before they were counted, for TaskChange.Before. Only of clear.
-	At time.Time
-	// Refused are not among Tasks.
-	Refused Refused
+	Tasks   int64
+	More    bool      // there are more, which were not counted
+	At      time.Time // the server's time before they were counted, for TaskChange.Before; only of clear
+	Refused Refused   // not among Tasks
 }
 
 // Outcome is the outcome of a change for one task.
@@ -83,16 +73,11 @@ const TaskChanged = waiting.Changed
 
 // TasksDone is the result of a TaskChange.
 type TasksDone struct {
-	// Changed is the number of tasks that were changed.
-	Changed int
-	// Left is the number of tasks that were left as they were, by outcome.
-	Left map[Outcome]int
-	// Tasks are all of them, in order.
-	Tasks []TaskDone
-	// Refused are not among Tasks, nor among Left.
-	Refused Refused
-	// More says that there are more, for the next call.
-	More bool
+	Changed int             // how many tasks were changed
+	Left    map[Outcome]int // how many were left as they were
+	Tasks   []TaskDone      // all of them, in order
+	Refused Refused         // not among Tasks, nor among Left
+	More    bool            // there are more, for the next call
 }
 
 // TaskDone is the result for one task. docs/json.md has its fields.
@@ -103,7 +88,7 @@ type TaskDone struct {
 	Outcome Outcome `json:"outcome"`
 }
 
-// TaskChangeError is the error for a TaskChange that lacks what to do, or which tasks.
+// TaskChangeError is the error for a TaskChange that does not say what to do, or to which tasks.
 type TaskChangeError struct{ Why string }
 
 func (e *TaskChangeError) Error() string { return e.Why }
@@ -175,9 +160,8 @@ func (s *Service) checkTasks(actor Actor, c TaskChange) error {
 	return c.checkTo(s.limiter.Policy()) // what the limits name is for those alone that have the right
 }
 
-// Count returns the number of tasks that a TaskChange is about, and changes nothing. By queue and type
-// it counts 100,000 at most. The error is a *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of
-// Policy.Check for the scope to move to, or Redis's.
+// Count returns the number of tasks that a TaskChange is about. By queue and type it counts 100,000 at most. The error is a
+// *TaskChangeError, a *ForbiddenError, a *NoTaskError, one of Policy.Check for the scope to move to, or Redis's.
 func (s *Service) Count(ctx context.Context, actor Actor, c TaskChange) (n TaskCount, err error) {
 	if err := s.checkTasks(actor, c); err != nil {
 		return n, err
@@ -202,10 +186,9 @@ func (s *Service) Count(ctx context.Context, actor Actor, c TaskChange) (n TaskC
 	return n, err
 }
 
-// ApplyTasks changes waiting tasks one by one, and records that in Redis and in the log. It leaves tasks
-// that a worker has, or that were granted their start. An error ends it; the result then has what was done
-// before. Its errors are those of Count. It costs some twenty round trips for each task, and six for each
-// that is cancelled.
+// ApplyTasks changes waiting tasks one by one, and records that in Redis and in the log. It leaves tasks that a worker has, or that
+// were granted their start. An error, one of those of Count, ends it; the result then has what was done before. Costs some twenty
+// round trips for each task, and six for each that is cancelled.
 func (s *Service) ApplyTasks(ctx context.Context, actor Actor, c TaskChange) (done TasksDone, err error) {
 	if err := s.checkTasks(actor, c); err != nil {
 		return done, err
@@ -241,7 +224,6 @@ func (s *Service) ApplyTasks(ctx context.Context, actor Actor, c TaskChange) (do
 	return done, errors.Join(err, s.auditTasks(ctx, actor, c, done))
 }
 
-// add adds the outcome for one task.
 func (d *TasksDone) add(c TaskChange, task target, out Outcome) {
 	d.Tasks = append(d.Tasks, TaskDone{ID: task.id, Queue: task.queue, Scope: task.scope, Outcome: out})
 	if out == TaskChanged {
@@ -268,7 +250,6 @@ func (s *Service) changeTask(ctx context.Context, tasks *waiting.Tasks, c TaskCh
 	return tasks.Cancel(ctx, task.queue, task.id)
 }
 
-// target is a task that a TaskChange is about.
 type target struct{ queue, id, scope string }
 
 // targets finds the tasks that a TaskChange of an actor is about, and that the actor may change.
@@ -284,7 +265,6 @@ type targets struct {
 	more    bool // there are more tasks
 }
 
-// find finds the tasks.
 func (t *targets) find(ctx context.Context) error {
 	switch {
 	case t.change.Failed:
@@ -321,7 +301,6 @@ func (t *targets) refuses(scope string, n int64) bool {
 	return true
 }
 
-// add adds a task, unless there are enough of them.
 func (t *targets) add(task target) {
 	if t.more = t.more || len(t.list) >= t.most; !t.more {
 		t.list = append(t.list, task)
@@ -344,8 +323,7 @@ func (t *targets) queues(name string) ([]string, error) {
 	return t.s.inspector.Queues()
 }
 
-// findIDs finds tasks by their ids. The error says that a task does not exist or may not be seen, or
-// that it may not be changed.
+// findIDs finds tasks by their ids. Its error is a *NoTaskError for one that the actor may not see, or a *ForbiddenError.
 func (t *targets) findIDs(ctx context.Context) error {
 	for _, id := range t.change.IDs {
 		found, queues, err := t.infos(ctx, id)
@@ -376,8 +354,7 @@ func (t *targets) findIDs(ctx context.Context) error {
 	return nil
 }
 
-// findWaiting finds the tasks of a provider by scope, queue and type among those that wait. It passes over
-// them once, and looks at 100,000 at most that are not among them.
+// findWaiting finds the waiting tasks of a provider by scope, queue and type. It looks at 100,000 others at most.
 func (t *targets) findWaiting(ctx context.Context, provider string) error {
 	seen, others := map[waitlist.Ref]bool{}, 0
 	for tasks := inspect.Of(t.s.limiter.Waitlist()).Tasks(provider); ; {
@@ -411,8 +388,7 @@ func (t *targets) findWaiting(ctx context.Context, provider string) error {
 	}
 }
 
-// matches reports whether the change is about a task of its scope, by queue, type and the time when its wait
-// began.
+// matches reports whether the change is about a task of its scope, by queue, type and the begin of its wait.
 func (t *targets) matches(ref waitlist.Ref) (bool, error) {
 	c := t.change
 	if c.Queue != "" && c.Queue != ref.Queue {

@@ -23,17 +23,13 @@ type WaitingScope struct {
 
 // Waiting is the list of scopes in which tasks wait.
 type Waiting struct {
-	// Fullest are the scopes with the most waiting tasks, fullest first.
-	Fullest []WaitingScope
-	// Scopes is the number of scopes that were counted. More says that a provider has more, which were
-	// not.
-	Scopes int
-	More   bool
+	Fullest []WaitingScope // the scopes with the most waiting tasks, fullest first
+	Scopes  int            // how many were counted
+	More    bool           // a provider has more, which were not counted
 }
 
-// Waiting returns the scopes in which tasks wait, at most as many as asked for. It counts at most
-// 10,000 scopes of each provider, and costs what Count and InspectFirst of a Reader do for each. Each scope of the answer costs one
-// more call of asynq. Scopes that the actor may not see are left out.
+// Waiting returns the scopes in which tasks wait and that the actor may see, at most as many as asked for. It counts at most 10,000
+// scopes of each provider, and costs what Count and InspectFirst of a Reader do for each, and a call of asynq for each scope returned.
 func (s *Service) Waiting(ctx context.Context, actor Actor, most int) (Waiting, error) {
 	var all Waiting
 	providers, err := s.limiter.Waitlist().ActiveProviders(ctx, time.Time{})

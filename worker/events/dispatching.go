@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// stalledAfter is how late a process's poll must be before that is an event; the log has a line after
-	// three seconds. stalledStays is how long no other process reports the same.
+	// stalledAfter is how late a poll must be before that is an event. stalledStays is how long no other process reports the same.
 	stalledAfter = 10 * time.Second
 	stalledStays = 10 * time.Minute
 	dispatchLook = time.Second
@@ -58,8 +57,7 @@ func (d *dispatching) late(before time.Time) (providers []string, since time.Tim
 	return providers[:min(len(providers), named)], since
 }
 
-// watchDispatch notices that this process does not dispatch, and that it does again. It asks nothing of
-// Redis.
+// watchDispatch notices that this process does not dispatch, and that it does again. It asks nothing of Redis.
 func (e *Events) watchDispatch(ctx context.Context) {
 	late, reported := 0, map[string]bool{}
 	for asynqx.Sleep(ctx, dispatchLook) {

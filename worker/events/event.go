@@ -22,18 +22,16 @@ const (
 
 // Event is one event. Its JSON is the body of a webhook's request; docs/json.md lists the fields by kind.
 type Event struct {
-	// ID is drawn at random. All deliveries of an event have the same.
-	ID   string `json:"id"`
-	Kind Kind   `json:"kind"`
-	// At is when this process noticed the event. App and Host name the process.
-	At   time.Time `json:"at"`
-	App  string    `json:"app,omitempty"`
-	Host string    `json:"host,omitempty"`
+	ID   string    `json:"id"` // random, and the same for all deliveries of an event
+	Kind Kind      `json:"kind"`
+	At   time.Time `json:"at"` // when this process noticed the event
+	// App and Host name the process.
+	App  string `json:"app,omitempty"`
+	Host string `json:"host,omitempty"`
 	// Text is the event in one sentence. It may contain customers' names.
 	Text string `json:"text"`
 
-	// Scope is the level at which the rule counts, or that is paused. Pattern is the rule's place in the
-	// policy.
+	// Scope is the level at which the rule counts, or that is paused. Pattern is the rule's place in the policy.
 	Scope   string `json:"scope,omitempty"`
 	Rule    string `json:"rule,omitempty"`
 	Pattern string `json:"pattern,omitempty"`
@@ -43,21 +41,18 @@ type Event struct {
 	Used    int64  `json:"used,omitempty"`
 	Limit   int64  `json:"limit,omitempty"`
 	Unit    string `json:"unit,omitempty"`
-	// ExhaustedAt is when the limit was used up; below 100 percent, when it will be at the present pace. It
-	// is zero if that is unknown, or not before ResetsAt. ResetsAt is when the rule is as if unused.
+	// ExhaustedAt is when the limit was used up; below 100 percent, when it will be at the present pace. It is zero if that is unknown, or
+	// not before ResetsAt. ResetsAt is when the rule is as if unused.
 	ExhaustedAt time.Time `json:"exhausted_at,omitzero"`
 	ResetsAt    time.Time `json:"resets_at,omitzero"`
 
-	// Until is when a pause or a cut ends by itself.
-	Until time.Time `json:"until,omitzero"`
+	Until time.Time `json:"until,omitzero"` // when a pause or a cut ends by itself
 
-	// Providers are those whose waiting tasks are not dispatched, twenty at most, and Since is the last
-	// dispatch.
+	// Providers are those whose waiting tasks are not dispatched, twenty at most, and Since is the last dispatch.
 	Providers []string  `json:"providers,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
 
-	// Version is the newest version of the limits in force, and Behind the processes that have others,
-	// twenty at most.
+	// Version is the newest version of the limits in force, and Behind the processes that have others, twenty at most.
 	Version int64    `json:"version,omitempty"`
 	Behind  []string `json:"behind,omitempty"`
 }

@@ -37,18 +37,17 @@ import (
 
 // Config configures New. The zero Config reports to the log alone.
 type Config struct {
-	// Thresholds are the percentages of a limit that are reported, 1 to 100, ascending. 100 is reported when
-	// a rule admits no more. Defaults to 50, 80 and 100.
+	// Thresholds are the percentages of a limit that are reported, 1 to 100, ascending. 100 is reported when a rule admits no more.
+	// Defaults to 50, 80 and 100.
 	Thresholds []int
-	// OnEvent receives each event, one after the other, in a goroutine of its own. While it blocks, further
-	// events wait, 256 at most. Defaults to none.
+	// OnEvent receives one event after the other, in a goroutine of its own. While it blocks, 256 events wait at most. Defaults to none.
 	OnEvent func(Event)
 	// Webhook receives each event by HTTP. Defaults to none.
 	Webhook *Webhook
 }
 
-// Observer counts what is reported; a *metrics.Metrics is one. Its methods must not block. It is an alias,
-// so that worker.Events can have Bind without package worker importing this one.
+// Observer counts what is reported; a *metrics.Metrics is one. Its methods must not block. It is an alias, so that worker.Events can
+// have Bind without package worker importing this one.
 type Observer = interface {
 	// Event counts a reported event, or one that was lost since too many came at once: kind "lost".
 	Event(kind string)
@@ -62,8 +61,7 @@ const (
 	maxRecent  = 10_000 // events that a process remembers
 	askBound   = time.Second
 	whole      = 100
-	// cutStays is how long a rule is not reported again after its limit was cut: an API that rejects calls
-	// causes a cut each second.
+	// cutStays is how long a cut of a rule is not reported again: an API that rejects calls causes one each second.
 	cutStays = 10 * time.Minute
 )
 
@@ -98,8 +96,7 @@ type noticed struct {
 	quiet bool          // only noted, so that it is not reported later
 }
 
-// New returns an Events. It does no I/O. The error names each field of cfg that is wrong; it never contains
-// the webhook's secret or path.
+// New returns an Events. It does no I/O. The error names each field that is wrong, and never has the webhook's secret or path.
 func New(cfg Config) (*Events, error) {
 	e := &Events{cfg: cfg, noticed: make(chan noticed, maxNoticed), recent: map[string]time.Time{}}
 	var faults []error
@@ -124,9 +121,8 @@ func New(cfg Config) (*Events, error) {
 	return e, nil
 }
 
-// Bind sets the process that e reports for: the App in its events, the prefix of all keys in Redis ("hw" if
-// it is empty), and where it logs and counts, nil for nowhere. worker.New calls it; a program without workers
-// does before it uses e.
+// Bind sets the process that e reports for: the App in its events, the prefix of all keys in Redis ("hw" if it is empty), and where it
+// logs and counts, nil for nowhere. worker.New calls it; a program without workers does before it uses e.
 func (e *Events) Bind(app, prefix string, log *slog.Logger, observer Observer) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if observer == nil {
@@ -141,8 +137,8 @@ type noObserver struct{}
 func (noObserver) Event(string)         {}
 func (noObserver) EventDelivery(string) {}
 
-// Run reports events until ctx ends, and then what was noticed by then, for some seconds at most. limiter is
-// the one that Events observes. Call it once.
+// Run reports events until ctx ends, and then what was noticed by then, for some seconds at most. limiter is the one that Events
+// observes. Call it once.
 func (e *Events) Run(ctx context.Context, rdb redis.UniversalClient, limiter *throttle.Limiter) {
 	var watch, sends sync.WaitGroup
 	watch.Go(func() { e.askLeft(ctx, limiter) })

@@ -13,16 +13,14 @@ import (
 )
 
 const (
-	// settled is how long after a change of the limits, or its own start, a process checks that all
-	// processes have the same: a process that was killed counts for 45 seconds. lookAgain is the time until
-	// a second check, before it reports.
+	// settled is how long after a change of the limits, or its own start, a process checks that all processes have the same: one that
+	// was killed counts for 45 seconds. lookAgain is the time until a second check, before it reports.
 	settled       = time.Minute
 	lookAgain     = 5 * time.Second
 	mismatchStays = 24 * time.Hour
 )
 
-// watchLimits notices that processes have different limits. It checks only after a change, and after its
-// own start.
+// watchLimits notices that processes have different limits. It checks only after a change, and after its own start.
 func (e *Events) watchLimits(ctx context.Context, store *policystore.Store, limiter *throttle.Limiter) {
 	changed, changes := limiter.PolicyChanged(), false
 	timer := time.NewTimer(settled)
@@ -68,8 +66,8 @@ func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, 
 	}
 }
 
-// behind returns the newest version in force, and the processes by their ids that have another. Those that
-// follow no changes count once there was one.
+// behind returns the newest version in force, and the processes, by id, that have another. Those that follow no changes count once
+// there was one.
 func behind(ctx context.Context, store *policystore.Store, changes bool) (version int64, list map[string]string, err error) {
 	all, err := store.Processes(ctx)
 	if err != nil {

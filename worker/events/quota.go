@@ -16,13 +16,11 @@ const (
 	maxQuotas = 10_000 // rules at scopes that a process remembers
 	leastStay = time.Minute
 	mostStay  = 31 * 24 * time.Hour
-	// shortestWindow is the shortest window of a rule whose thresholds are reported: a limit by the second is
-	// exhausted each second.
+	// shortestWindow is the shortest window of a rule whose thresholds are reported: a limit by the second is exhausted each second.
 	shortestWindow = time.Minute
 
-	// askEvery is how often a process asks how many units are left of a scope if its starts, granted ahead,
-	// do not say so. askPause is the time between two questions about any scopes, and maxAsks how many
-	// questions wait.
+	// askEvery is how often a process asks what is left of a scope if its starts, granted ahead, do not say so. askPause is the time
+	// between two questions, and maxAsks how many wait.
 	askEvery = 10 * time.Second
 	askPause = 500 * time.Millisecond
 	maxAsks  = 100
@@ -47,8 +45,7 @@ type passed struct {
 	until   time.Time // the rule is whole again by then
 }
 
-// Decided implements throttle.Observer: it notices thresholds. A decision below all of them costs some
-// nanoseconds a rule.
+// Decided implements throttle.Observer: it notices thresholds. A decision below all of them costs some nanoseconds a rule.
 func (e *Events) Decided(_ context.Context, d throttle.Decision, _ time.Duration, err error) {
 	if err != nil || d.Degraded {
 		return
@@ -117,8 +114,7 @@ func (e *Events) used(r *throttle.RuleState) {
 	}
 }
 
-// pass records that a rule has passed a threshold, and returns what it had passed before. higher is false
-// if that was no less.
+// pass records that a rule has passed a threshold, and returns what it had passed before. higher is false if that was no less.
 func (q *quotas) pass(key quotaKey, next passed) (before passed, higher bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,8 +132,8 @@ func (q *quotas) pass(key quotaKey, next passed) (before passed, higher bool) {
 	return before, true
 }
 
-// pace returns when a limit is used up, by the time from one threshold to the next: zero if that is not
-// known, or if the rule is whole again before.
+// pace returns when a limit is used up, by the time from one threshold to the next: zero if that is unknown, or if the rule is whole
+// again before.
 func pace(before, now passed, resets time.Time) time.Time {
 	took, more := now.at.Sub(before.at), now.used-before.used
 	if before.percent == 0 || more <= 0 || took < time.Second {

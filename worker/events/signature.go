@@ -18,8 +18,7 @@ const (
 	HeaderEventID   = "Headway-Event-Id"  // its id: the same for every delivery of the event
 )
 
-// ErrSignature is the error for a request that was not signed with the secret, or too long ago, and for a
-// secret that no webhook has.
+// ErrSignature is the error for a request that was not signed with the secret, or too long ago, and for a secret that no webhook has.
 var ErrSignature = errors.New("events: the signature does not match")
 
 // sign returns the value of HeaderSignature.
@@ -35,10 +34,9 @@ func mac(secret, t string, body []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Verify checks the request of a webhook: secret is the Webhook's, header is the value of its
-// HeaderSignature, and body all of its body. The signature must not be older than tolerance, or from so far
-// in the future; 0 stands for five minutes. A secret of less than 16 characters is refused: one that is not
-// set would accept what anybody signed with none. The error wraps ErrSignature.
+// Verify checks a request of a webhook, by the webhook's secret, the value of HeaderSignature, and the whole body. The signature must not
+// be older than tolerance, or from so far in the future; 0 stands for five minutes. A secret of less than 16 characters is refused:
+// without one, everybody could sign. The error wraps ErrSignature.
 func Verify(secret, header string, body []byte, tolerance time.Duration) error {
 	if len(secret) < minSecret {
 		return fmt.Errorf("%w: the secret given to Verify has %d characters; set it to that of the webhook, which has %d or more", ErrSignature, len(secret), minSecret)

@@ -22,19 +22,16 @@ import (
 	"github.com/headway-go/headway/worker/outbound"
 )
 
-// Webhook receives each event as a POST of JSON, signed with a secret; see Verify. A process delivers
-// one event after the other. After an answer other than 2xx, or none, it tries again with growing
-// pauses, eight times in about four minutes. It does not try again after an answer of 300 to 499 other
-// than 408, 425 and 429. It does not follow redirects. All processes together send 60 requests a minute,
-// in bursts of ten.
+// Webhook receives each event as a POST of JSON, signed with a secret; see Verify. A process delivers one event after the other. After no
+// answer, or one other than 2xx, it tries again with growing pauses, eight times in about four minutes; but not after 300 to 499 other
+// than 408, 425 and 429. It does not follow redirects. All processes together send 60 requests a minute, in bursts of ten.
 type Webhook struct {
-	// URL is where events are sent: https, or http to this machine's own loopback address. It has no user
-	// and password.
+	// URL is where events are sent: https, or http to this machine's own loopback address, without user and password.
 	URL string
 	// Secret signs the requests, 16 characters or more. It is never logged.
 	Secret string
-	// AllowHosts lists hosts, as outbound.Config.AllowHosts, that are called although their address is
-	// private. A loopback host in URL needs no entry. Defaults to none.
+	// AllowHosts lists hosts, as outbound.Config.AllowHosts, that are called although their address is private. A loopback host in URL
+	// needs no entry. Defaults to none.
 	AllowHosts []string
 }
 
@@ -102,8 +99,7 @@ func (w *webhook) put(e Event) {
 	}
 }
 
-// run delivers events until the queue is closed. When ctx has ended each gets one more attempt, for some
-// seconds in all.
+// run delivers events until the queue is closed. When ctx has ended each gets one more attempt, for some seconds in all.
 func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	defer w.handler.Close()
 	limiter, err := w.limiter(rdb)
@@ -119,8 +115,7 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 	}
 }
 
-// limiter returns the limit of the webhook, which all processes share. Without Redis it is open: each
-// process sends one request at a time, and events matter most in an outage.
+// limiter returns the limit of the webhook, which all processes share. Without Redis it is open: events matter most in an outage.
 func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) {
 	p, err := policy.Single(webhookName, policy.Rule{
 		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.perMinute, Per: time.Minute, Burst: min(10, w.perMinute), OnRedisError: policy.FailOpen,
@@ -131,8 +126,8 @@ func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) 
 	return throttle.New(rdb, p, throttle.Config{Prefix: w.process.prefix})
 }
 
-// deliver sends an event until it is accepted or given up. After the end of ctx
-// it makes no further attempt. The end of last also ends the attempt under way.
+// deliver sends an event until it is accepted or given up: after the end of ctx there is no further attempt, and the end of last ends
+// the one under way.
 func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, e Event) {
 	body, err := json.Marshal(e)
 	if err != nil {
@@ -158,8 +153,7 @@ func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, 
 	}
 }
 
-// pause returns the time before the next attempt: twice as long each time, or as long as the answer
-// asks for, at most a minute.
+// pause returns the time before the next attempt: twice as long each time, or as long as the answer asks for, at most a minute.
 func pause(n int, err error) time.Duration {
 	wait := min(firstPause<<(n-1), mostPause)
 	if status, is := errors.AsType[*outbound.StatusError](err); is {
@@ -168,8 +162,7 @@ func pause(n int, err error) time.Duration {
 	return wait + rand.N(wait/10+1)
 }
 
-// send makes one request, as tasks make theirs: addresses are guarded, redirects are not followed, and
-// nothing is sent twice.
+// send makes one request, as tasks make theirs: addresses are guarded, redirects are not followed, and nothing is sent twice.
 func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
@@ -186,8 +179,7 @@ func (w *webhook) send(ctx context.Context, e Event, body []byte) error {
 	return w.handler.ProcessTask(ctx, asynq.NewTask("http", request))
 }
 
-// failed logs an event that was not delivered, without the URL's path and the answer's text, which may
-// contain secrets.
+// failed logs an event that was not delivered, without the URL's path and the answer's text, which may contain secrets.
 func (w *webhook) failed(ctx context.Context, e Event, tries int, err error) {
 	w.process.observer.EventDelivery("failed")
 	w.process.log.WarnContext(ctx, "the webhook does not accept an event", "host", w.host, "kind", string(e.Kind), "event_id", e.ID,

@@ -65,8 +65,7 @@ type series struct {
 	leases                            prometheus.Gauge
 }
 
-// ruleKey identifies a rule by its place in the policy and its name there. It is looked up without
-// conversion, so that a decision allocates nothing.
+// ruleKey is the place of a rule in the policy and its name there. It is looked up as it is, so that a decision allocates nothing.
 type ruleKey struct{ pattern, name string }
 
 func (k ruleKey) label() string {

@@ -1,12 +1,10 @@
 // Package metrics counts for Prometheus what the limiter and the workers do.
 //
-// A *Metrics is their observer, and a prometheus.Collector. Programs with a registry of their own
-// register it there. For others, Handler serves it together with the metrics of the Go runtime. The
-// global registry is never used.
+// A *Metrics is their observer, and a prometheus.Collector. Programs with a registry of their own register it there. For others, Handler
+// serves it together with the metrics of the Go runtime. The global registry is never used.
 //
-// Labels are bounded and contain nothing personal. rule is the place of a rule in the policy, such as
-// payments/*/refunds:refunds, never the tenant that the star stands for. Rules beyond the first
-// thousand are counted together as rule="other".
+// Labels are bounded and contain nothing personal. rule is the place of a rule in the policy, such as payments/*/refunds:refunds, never
+// the tenant that the star stands for. Rules beyond the first thousand are counted together as rule="other".
 package metrics
 
 import (
@@ -33,8 +31,7 @@ const (
 
 // Config configures a Metrics. The zero value works.
 type Config struct {
-	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
-	// absent.
+	// Version is the version label of headway_build_info. Defaults to none, and then that metric is absent.
 	Version string
 	// Snapshot reads what the series headway_shared_… say. A scrape calls it, at most once in five seconds, with three seconds to
 	// answer; after an error these series are absent. See worker.Middleware.Snapshot. Defaults to none, and then they are absent.
@@ -44,8 +41,8 @@ type Config struct {
 	TraceID func(context.Context) string
 }
 
-// Metrics counts what the limiter and the workers do. It is safe for concurrent use; a call costs well
-// under a microsecond and never waits for a scrape.
+// Metrics counts what the limiter and the workers do. It is safe for concurrent use; a call costs well under a microsecond and never
+// waits for a scrape.
 type Metrics struct {
 	decisions  *prometheus.CounterVec
 	denials    *prometheus.CounterVec
@@ -83,8 +80,7 @@ type Metrics struct {
 	traceID     func(context.Context) string
 }
 
-// Buckets in seconds, in steps of about three: a decision takes a round trip, a wait between a
-// millisecond and a day.
+// Buckets in seconds, in steps of about three.
 var (
 	decisionBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3}
 	waitBuckets     = []float64{.001, .01, .03, .1, .3, 1, 3, 10, 30, 60, 300, 1800, 7200, 86400}
@@ -165,12 +161,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Handler serves the metrics, and those of the Go runtime and the process, in the Prometheus text
-// format, and in OpenMetrics, which has exemplars, for those that ask for it. It answers at most four scrapes at once, each within ten seconds.
+// Handler serves the metrics, and those of the Go runtime and the process, in the Prometheus text format, and in OpenMetrics, which has
+// exemplars, to scrapers that ask for it. It answers at most four scrapes at once, each within ten seconds.
 func (m *Metrics) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		MaxRequestsInFlight: 4,
 		EnableOpenMetrics:   true,

@@ -12,8 +12,8 @@ import (
 	"github.com/headway-go/headway/throttle"
 )
 
-// Decided counts one decision of a limiter: the result of each rule on its path, and how long it took. The
-// trace of a denied request is the exemplar of its wait. It implements throttle.Observer.
+// Decided counts one decision of a limiter: the result of each rule on its path, and how long it took. The trace of a denied request is
+// the exemplar of its wait. It implements throttle.Observer.
 func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Duration, err error) {
 	if !d.Handed { // else no call was made
 		m.deciding.Observe(took.Seconds())
@@ -65,8 +65,7 @@ func (m *Metrics) Shadowed(s throttle.Shadowed) {
 	}
 }
 
-// LeaseHeld counts places under a concurrency rule: 1 for a place taken, -1 for one freed or lost.
-// rule is as in the label: payments/*:parallel.
+// LeaseHeld counts places under a concurrency rule: 1 for a place taken, -1 for one freed or lost. rule is as in the label.
 func (m *Metrics) LeaseHeld(rule string, delta int) {
 	key := ruleKey{name: rule}
 	if i := strings.LastIndexByte(rule, ':'); i >= 0 {
@@ -110,8 +109,7 @@ func (m *Metrics) MaxWaitExceeded(queue, became string, _ time.Duration) {
 	m.maxWaits.WithLabelValues(m.queues.of(queue), became).Inc()
 }
 
-// Refused counts a task of queue that was put back for wait, until limits change or another worker may
-// run it.
+// Refused counts a task of queue that was put back for wait, until limits change or another worker may run it.
 func (m *Metrics) Refused(queue, why string, wait time.Duration) {
 	queue = m.queues.of(queue)
 	m.refused.WithLabelValues(queue, why).Inc()
@@ -136,22 +134,17 @@ func (m *Metrics) DispatcherPolled(provider, label string, next time.Duration) {
 	m.polls.note(provider, label, next)
 }
 
-// Failed counts a fault. kind is a constant in the source, such as "release", never the text of an
-// error.
+// Failed counts a fault. kind is a constant in the source, such as "release", never the text of an error.
 func (m *Metrics) Failed(kind string) { m.errors.WithLabelValues(kind).Inc() }
 
 // Event counts an event that was reported, by a kind of package events.
 func (m *Metrics) Event(kind string) { m.events.WithLabelValues(kind).Inc() }
 
 // EventDelivery counts what became of a delivery to the webhook.
-func (m *Metrics) EventDelivery(outcome string) {
-	m.deliveries.WithLabelValues(outcome).Inc()
-}
+func (m *Metrics) EventDelivery(outcome string) { m.deliveries.WithLabelValues(outcome).Inc() }
 
 // LimitsFileFaulty records whether the limits file was changed into one that cannot be used.
-func (m *Metrics) LimitsFileFaulty(faulty bool) {
-	m.faulty.Set(flag(faulty))
-}
+func (m *Metrics) LimitsFileFaulty(faulty bool) { m.faulty.Set(flag(faulty)) }
 
 // PolicyInForce records the version of the limits that is in force in this process.
 func (m *Metrics) PolicyInForce(version int64) { m.version.Set(float64(version)) }

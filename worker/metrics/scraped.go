@@ -8,8 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// polls are the last polls of the providers' queues. A scrape computes their age, so that it grows even if every
-// dispatcher is stuck.
+// polls are the last polls of the providers' queues. A scrape computes their age, which grows even if every dispatcher is stuck.
 type polls struct {
 	desc *prometheus.Desc
 
@@ -53,8 +52,8 @@ func (p *polls) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// away counts the refused tasks that this process has put back and that are not due yet: how many in each second, so that
-// a million tasks take no more memory than a hundred. A scrape adds them up, so that the count falls by itself.
+// away counts the refused tasks that this process has put back and that are not due yet, by the second. A scrape adds them up, so that
+// the count falls by itself.
 type away struct {
 	desc *prometheus.Desc
 
@@ -62,7 +61,6 @@ type away struct {
 	due map[refusedTasks]map[int64]int // by the second in which they are due
 }
 
-// refusedTasks are the labels, of which there are few.
 type refusedTasks struct{ queue, why string }
 
 // maxSeconds is how many seconds are remembered before those that are past are deleted: no task is away for longer.

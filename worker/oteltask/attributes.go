@@ -8,8 +8,7 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// The attributes of OpenTelemetry's messaging conventions. They are written out since the constants of
-// package semconv move with each of its versions.
+// The attributes of OpenTelemetry's messaging conventions. They are written out, since package semconv moves with each version.
 const (
 	systemKey        = attribute.Key("messaging.system")
 	destinationKey   = attribute.Key("messaging.destination.name")

@@ -42,13 +42,12 @@ const scopeName = "github.com/headway-go/headway/worker/oteltask"
 type Config struct {
 	// TracerProvider makes the spans. Defaults to the global one, otel.GetTracerProvider.
 	TracerProvider trace.TracerProvider
-	// Propagator carries contexts in the headers of tasks and of requests. Defaults to
-	// propagation.TraceContext, the W3C headers traceparent and tracestate.
+	// Propagator carries contexts in the headers of tasks and of requests. Defaults to propagation.TraceContext, the W3C headers
+	// traceparent and tracestate.
 	Propagator propagation.TextMapPropagator
 }
 
-// Tracing traces the tasks of one process. It is a worker.Tracer. It is safe for concurrent use, does
-// no I/O and needs no closing.
+// Tracing traces the tasks of one process. It is a worker.Tracer. It is safe for concurrent use, does no I/O and needs no closing.
 type Tracing struct {
 	tracer     trace.Tracer
 	propagator propagation.TextMapPropagator
@@ -68,8 +67,7 @@ func New(cfg Config) *Tracing {
 	return &Tracing{tracer: cfg.TracerProvider.Tracer(scopeName), propagator: cfg.Propagator}
 }
 
-// OnEnqueue begins the span of a task that is enqueued: set it as queue.ClientConfig.OnEnqueue. The
-// span is a child of ctx's.
+// OnEnqueue begins the span of a task that is enqueued, a child of ctx's: set it as queue.ClientConfig.OnEnqueue.
 func (t *Tracing) OnEnqueue(ctx context.Context, task queue.Task) (headers map[string]string, done func(queue.Result)) {
 	span, headers := t.send(ctx, task)
 	return headers, func(r queue.Result) {
@@ -88,9 +86,8 @@ func (t *Tracing) OnEnqueue(ctx context.Context, task queue.Task) (headers map[s
 	}
 }
 
-// Enqueue enqueues a task with asynq's own client, in a span as OnEnqueue's, and returns what
-// asynq.Client.EnqueueContext does. headers may be nil; they name the scope of a task that
-// Config.Spends does not know.
+// Enqueue enqueues a task with asynq's own client, in a span as OnEnqueue's, and returns what asynq.Client.EnqueueContext does. headers
+// may be nil; they name the scope of a task that Config.Spends does not know.
 func (t *Tracing) Enqueue(
 	ctx context.Context, client *asynq.Client, kind string, payload []byte, headers map[string]string, opts ...asynq.Option,
 ) (*asynq.TaskInfo, error) {
@@ -121,14 +118,12 @@ func (t *Tracing) send(ctx context.Context, task queue.Task) (trace.Span, map[st
 	return span, headers
 }
 
-// Headers sends the context of a run on with its request: set it as outbound.Config.Headers. The
-// called API then belongs to the trace of the run.
+// Headers sends the context of a run on with its request: set it as outbound.Config.Headers. The called API then belongs to its trace.
 func (t *Tracing) Headers(ctx context.Context, _ *asynq.Task, header http.Header) {
 	t.propagator.Inject(ctx, propagation.HeaderCarrier(header))
 }
 
-// TraceID returns the trace id of ctx in hexadecimal if its span is sampled, and "" otherwise: for
-// logs, and for exemplars of metrics.
+// TraceID returns the trace id of ctx in hexadecimal if its span is sampled, and "" otherwise: for logs, and for exemplars of metrics.
 func TraceID(ctx context.Context) string {
 	if span := trace.SpanContextFromContext(ctx); span.IsSampled() {
 		return span.TraceID().String()

@@ -75,8 +75,7 @@ func (t *Tracing) Waits(ctx context.Context, p worker.Pickup) {
 	span.AddEvent(limitedEvent, trace.WithAttributes(event...))
 }
 
-// Ends implements worker.Tracer: it makes the span of a pick-up that failed without a run, or dropped
-// its task.
+// Ends implements worker.Tracer: it makes the span of a pick-up that failed without a run, or dropped its task.
 func (t *Tracing) Ends(ctx context.Context, p worker.Pickup, err error) {
 	t.waits.take(p, time.Now())
 	_, span := t.receive(ctx, p)
@@ -107,8 +106,8 @@ func (t *Tracing) links(ctx context.Context, p worker.Pickup) []trace.Link {
 	return []trace.Link{{SpanContext: producer}}
 }
 
-// waitOf returns the wait of a task that starts: since it was denied here, since it was enqueued if it
-// was planned then, or since its pick-up if its handler waited.
+// waitOf returns the wait of a task that starts: since it was denied here, since it was enqueued if it was planned then, or since its
+// pick-up if its handler waited.
 func waitOf(p worker.Pickup, earlier wait, known bool) (wait, bool) {
 	if known {
 		return earlier, true
@@ -129,8 +128,7 @@ func waitOf(p worker.Pickup, earlier wait, known bool) (wait, bool) {
 	return w, p.Decision.Handed || p.Decision.Wait > 0 || planned
 }
 
-// plannedBy adds what the task's headers say of a wait that began when it was enqueued, and reports
-// whether they say anything.
+// plannedBy adds what the task's headers say of a wait that began when it was enqueued, and reports whether they say anything.
 func (w *wait) plannedBy(p worker.Pickup) bool {
 	at, planned := queue.ReadPlannedWait(p.Task)
 	if !planned {

@@ -11,11 +11,9 @@ import (
 )
 
 const (
-	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. For other tasks the
-	// span of the wait lacks the rule.
+	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. For others the span of the wait lacks the rule.
 	maxWaits = 10_000
-	// overdue is how long a task is remembered beyond its expected return: it may have run in another
-	// process, and another task may have its id.
+	// overdue is how long a task is remembered beyond its expected return: it may have run in another process.
 	overdue = time.Hour
 )
 

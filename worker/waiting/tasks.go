@@ -18,8 +18,8 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// Tasks are the waiting tasks of a Redis. A change never loses a task or starts it twice: it leaves a task alone that was granted
-// its start, or that a worker has. Tasks is safe for concurrent use, from any process.
+// Tasks are the waiting tasks of a Redis. A change never loses a task or starts it twice: it leaves a task that was granted its start,
+// or that a worker has. Tasks is safe for concurrent use, from any process.
 type Tasks struct {
 	rdb       redis.UniversalClient
 	limiter   *throttle.Limiter
@@ -52,8 +52,7 @@ var outcomes = map[asynqx.Outcome]Outcome{
 // heldFor bounds the changes of one task, so that it is back before asynq takes it for lost.
 const heldFor = 10 * time.Second
 
-// Cancel deletes a waiting task, with its place in the queue and its unique lock. Costs some round
-// trips. The error is Redis's.
+// Cancel deletes a waiting task, with its place in the queue and its unique lock. The error is Redis's. Costs some round trips.
 func (w *Tasks) Cancel(ctx context.Context, name, id string) (Outcome, error) {
 	info, out, err := w.info(name, id)
 	if out != "" || err != nil {
@@ -92,12 +91,10 @@ func IsGone(err error) bool {
 	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
 }
 
-// RunNext starts a task before all others that wait for the same limits, as soon as those admit it. It
-// moves the task to the front of its queue, with the highest priority that its scope allows, behind
-// those moved there before. A task that waits for a time of its own, and not for limits, becomes
-// pending. So does one that is archived: it is decided on like a new one, and its next failure is
-// final again if it had used up its retries. Costs some twenty round trips. The error is Redis's, or
-// one of policy.Policy.Check.
+// RunNext starts a task before all others that wait for the same limits, as soon as those admit it. It moves the task to the front of
+// its queue, behind those moved there before. A task that waits for a time of its own, and not for limits, becomes pending. So does one
+// that is archived; its next failure is final again if it had used up its retries. The error is Redis's, or one of
+// policy.Policy.Check. Costs some twenty round trips.
 func (w *Tasks) RunNext(ctx context.Context, name, id string) (Outcome, error) {
 	info, out, err := w.info(name, id)
 	if out != "" || err != nil {
@@ -111,9 +108,8 @@ func (w *Tasks) RunNext(ctx context.Context, name, id string) (Outcome, error) {
 	}, w.toFront)
 }
 
-// SetPriority changes the priority of a waiting task. The task goes behind those that already wait with
-// its new priority, and keeps the priority when it is retried. The error is one of RunNext, or says
-// that the priority is out of bounds.
+// SetPriority changes the priority of a waiting task. The task goes behind those that already wait with its new priority, and keeps it
+// when it is retried. The error is one of RunNext, or says that the priority is out of bounds.
 func (w *Tasks) SetPriority(ctx context.Context, name, id string, priority int) (Outcome, error) {
 	if priority < -policy.MaxPriority || priority > policy.MaxPriority {
 		return "", fmt.Errorf("headway: priority %d is not from %d to %d", priority, -policy.MaxPriority, policy.MaxPriority)
@@ -128,9 +124,8 @@ func (w *Tasks) SetPriority(ctx context.Context, name, id string, priority int) 
 	}, w.join)
 }
 
-// SetScope changes the scope that a waiting task spends from. The task goes to the end of the new
-// scope's queue. Its errors are those of RunNext: a rule must match the new scope, and its rules must
-// admit the task's cost.
+// SetScope changes the scope that a waiting task spends from. The task goes to the end of the new scope's queue. Its errors are those of
+// RunNext: a rule must match the new scope, and its rules must admit the task's cost.
 func (w *Tasks) SetScope(ctx context.Context, name, id, scope string) (Outcome, error) {
 	return w.change(ctx, name, id, func(ask waitlist.Waiter) (map[string]string, waitlist.Waiter, error) {
 		ask.Scope = scope
@@ -138,9 +133,8 @@ func (w *Tasks) SetScope(ctx context.Context, name, id, scope string) (Outcome, 
 	}, w.join)
 }
 
-// change changes the headers of a waiting task. It holds the task, so that no worker can take it; takes
-// it out of its queue; changes its headers; puts it back; and gives it another place. If this process
-// dies in between, asynq recovers the task, with the old or the new headers.
+// change changes the headers of a waiting task. It holds the task, so that no worker can take it; takes it out of its queue; changes its
+// headers; puts it back; and gives it another place. If this process dies in between, asynq recovers the task, with old or new headers.
 func (w *Tasks) change(ctx context.Context, name, id string,
 	changed func(waitlist.Waiter) (map[string]string, waitlist.Waiter, error), place func(context.Context, waitlist.Waiter) error,
 ) (Outcome, error) {
@@ -174,8 +168,7 @@ func (w *Tasks) change(ctx context.Context, name, id string,
 	return w.changeHeld(ctx, held, ask, then, headers, place)
 }
 
-// changePending changes the headers of a task without a place in a queue. It is scheduled meanwhile, and
-// becomes pending again, as the first: a worker decides on it next.
+// changePending changes the headers of a task without a place in a queue. It is scheduled meanwhile, and becomes the first pending one.
 func (w *Tasks) changePending(ctx context.Context, name, id string, headers map[string]string) (Outcome, error) {
 	if len(headers) == 0 {
 		return Pending, nil
@@ -222,7 +215,6 @@ func (w *Tasks) changeHeld(ctx context.Context, held *asynqx.Held, ask, then wai
 // soon returns when asynq recovers a task without a place.
 func soon() time.Time { return time.Now().Add(waitlist.SafetyNet(0)) }
 
-// report reports what became of a task.
 func (w *Tasks) report(ctx context.Context, ask waitlist.Waiter, what waitlist.What) error {
 	return w.limiter.Waitlist().Report(ctx, ask.Ref().Provider(), []waitlist.News{{Ref: ask.Ref(), What: what}})
 }

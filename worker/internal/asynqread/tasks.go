@@ -47,8 +47,7 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 	return list, more, nil
 }
 
-// Backlog returns how many tasks of queues wait: those in pending, scheduled and retry. It costs one
-// round trip of three commands a queue.
+// Backlog counts the tasks of queues in pending, scheduled and retry. It costs one round trip of three commands a queue.
 func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
 	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, name := range queues {

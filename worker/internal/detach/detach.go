@@ -34,10 +34,7 @@ type plain struct {
 
 // Queue is worker.Detach.
 func Queue(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
-	l := &leaving{
-		rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb),
-		inspector: asynq.NewInspectorFromRedisClient(rdb),
-	}
+	l := &leaving{rdb: rdb, queue: name, client: asynq.NewClientFromRedisClient(rdb), inspector: asynq.NewInspectorFromRedisClient(rdb)}
 	if err := l.finish(ctx); err != nil {
 		return 0, err
 	}
@@ -63,8 +60,7 @@ type leaving struct {
 
 const leavePage = 500
 
-// each changes the tasks of one list. Changed tasks leave the pages that it reads, so it reads the
-// list until a page has nothing more to change.
+// each changes the tasks of one list. Changed tasks leave the pages that it reads, so it reads each page until nothing is left to change.
 func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error)) (changed int, err error) {
 	for page := 1; ; {
 		tasks, err := list(l.queue, asynq.PageSize(leavePage), asynq.Page(page))
@@ -74,7 +70,7 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 		if err != nil {
 			return changed, err
 		}
-		done := 0
+		before := changed
 		for _, info := range tasks {
 			p, is := plainOf(info)
 			if !is {
@@ -83,13 +79,12 @@ func (l *leaving) each(ctx context.Context, list func(string, ...asynq.ListOptio
 			if err := l.change(ctx, info.ID, p); err != nil {
 				return changed, fmt.Errorf("task %s: %w", info.ID, err)
 			}
-			done++
+			changed++
 		}
-		changed += done
-		if len(tasks) < leavePage && done == 0 {
-			return changed, nil
-		}
-		if done == 0 {
+		if changed == before {
+			if len(tasks) < leavePage {
+				return changed, nil
+			}
 			page++
 		}
 	}
@@ -130,9 +125,7 @@ func (l *leaving) change(ctx context.Context, old string, p plain) error {
 
 // restore enqueues a plain task and deletes its record.
 func (l *leaving) restore(ctx context.Context, p plain) error {
-	opts := []asynq.Option{
-		asynq.TaskID(p.ID), asynq.Queue(l.queue), asynq.MaxRetry(p.MaxRetry), asynq.Retention(p.Retention),
-	}
+	opts := []asynq.Option{asynq.TaskID(p.ID), asynq.Queue(l.queue), asynq.MaxRetry(p.MaxRetry), asynq.Retention(p.Retention)}
 	if p.Timeout > 0 {
 		opts = append(opts, asynq.Timeout(max(p.Timeout, time.Second)))
 	}

@@ -7,10 +7,8 @@ import (
 )
 
 const (
-	// repeatAgain is the interval at which one log line is repeated, and mostRepeats how many lines
-	// are remembered.
-	repeatAgain = time.Minute
-	mostRepeats = 1000
+	repeatAgain = time.Minute // the interval at which one line is repeated
+	mostRepeats = 1000        // lines that are remembered
 )
 
 // Repeats decides which lines are due. The zero value is ready to use. It is safe for concurrent use.
@@ -19,10 +17,9 @@ type Repeats struct {
 	last map[string]*repeated
 }
 
-// repeated is when a line was last logged, and how often it was suppressed since.
 type repeated struct {
-	at   time.Time
-	more int
+	at   time.Time // when the line was last logged
+	more int       // how often it was suppressed since
 }
 
 // Due reports whether a line is due, and how often it was suppressed since it was last logged.

@@ -13,11 +13,9 @@ import (
 )
 
 const (
-	// archivedText is asynq's message about a task that failed for good, without the reason;
-	// logFailure logs it with the reason.
+	// archivedText is asynq's message about a task that failed for good; logFailure logs it with the reason.
 	archivedText = "Retry exhausted for task id"
-	// revokedText is asynq's message about a task that was taken from its queue: it was moved, or goes
-	// on in another form. The worker logs that where it matters.
+	// revokedText is asynq's message about a task that was moved, or goes on in another form. The worker logs that where it matters.
 	revokedText = "revoke task id="
 	// panicText begins asynq's message about a handler that panicked; the stack follows.
 	panicText = "recovering from panic."
@@ -27,9 +25,8 @@ const (
 	doubtAge = time.Second
 )
 
-// AsynqLogger is a logger for asynq.Config. asynq's messages about itself become Debug: the worker
-// logs them in its own words. While Redis is away, asynq's complaints become Debug too, since all have
-// the same cause and the Watch has logged it once.
+// AsynqLogger is a logger for asynq.Config. asynq's messages about itself become Debug: the worker logs them in its own words. While
+// Redis is away, asynq's complaints become Debug too, since the Watch has logged their cause once.
 type AsynqLogger struct {
 	log *slog.Logger
 	// outage returns why calls of Redis fail; it pings Redis if the last answer is older than maxAge.
@@ -38,15 +35,14 @@ type AsynqLogger struct {
 	repeats ratelog.Repeats
 }
 
-// Debug implements asynq.Logger, at level Debug, without what asynq logs ten times a second while
-// nothing happens.
+// Debug implements asynq.Logger, without what asynq logs ten times a second while nothing happens.
 func (l *AsynqLogger) Debug(args ...any) {
 	if fmt.Sprint(args...) != emptyText {
 		l.quiet(args)
 	}
 }
 
-// Info implements asynq.Logger, at level Debug: the worker logs it in its own words.
+// Info implements asynq.Logger, at level Debug.
 func (l *AsynqLogger) Info(args ...any) { l.quiet(args) }
 
 // Warn implements asynq.Logger. While Redis is away it becomes Debug.
@@ -95,8 +91,7 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 	}
 }
 
-// NewAsynqLogger returns a logger for asynq.Config that writes to log. Use it with LogLevel
-// asynq.DebugLevel: the level of log decides.
+// NewAsynqLogger returns a logger for asynq.Config that writes to log. Use it with LogLevel asynq.DebugLevel: the level of log decides.
 func NewAsynqLogger(log *slog.Logger, w *Watch) *AsynqLogger {
 	return &AsynqLogger{log: log, outage: w.Outage}
 }
@@ -104,9 +99,8 @@ func NewAsynqLogger(log *slog.Logger, w *Watch) *AsynqLogger {
 // ids matches the parts that vary among complaints of one kind before their first colon.
 var ids = regexp.MustCompile(`id=\S+|\[[^]]*\]`)
 
-// kindOf returns what similar complaints have in common: the words before a colon, except for ids of
-// tasks; the rest differs in ports and addresses. It is empty for text without a colon, which is about
-// one task.
+// kindOf returns what similar complaints have in common: the words before a colon, without ids of tasks. It is empty for text without
+// a colon, which is about one task.
 func kindOf(text string) string {
 	kind, _, found := strings.Cut(ids.ReplaceAllString(text, "id"), ":")
 	if !found {
@@ -115,8 +109,8 @@ func kindOf(text string) string {
 	return kind
 }
 
-// quiet is the handler of a logger for packages that use Redis. While Redis is away their warnings
-// become Debug: each task would log one, and the Watch has logged the outage. Errors stay.
+// quiet is the handler of a logger for packages that use Redis. While Redis is away their warnings become Debug: each task would log
+// one, and the Watch has logged the outage. Errors stay.
 type quiet struct {
 	slog.Handler
 	redis func(ctx context.Context, maxAge time.Duration) error
@@ -148,9 +142,8 @@ func (c *quiet) WithGroup(name string) slog.Handler {
 	return &quiet{c.Handler.WithGroup(name), c.redis}
 }
 
-// Stack returns a stack trace of runtime/debug as one line that every log handler shows as it is: the
-// functions with their files and lines, innermost first, from where the panic began. The same panic
-// has the same line each time.
+// Stack returns a stack trace of runtime/debug as one line that every log handler shows as it is: the functions with their files and
+// lines, innermost first, from where the panic began. The same panic has the same line each time.
 func Stack(trace string) string {
 	var frames []string
 	lines := strings.Split(strings.TrimSpace(trace), "\n")

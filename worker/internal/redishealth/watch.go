@@ -1,5 +1,5 @@
-// Package redishealth checks whether the Redis of a process answers, logs each change once, and keeps
-// logs quiet during an outage, when each task would log the same line.
+// Package redishealth checks whether the Redis of a process answers, logs each change once, and keeps logs quiet during an outage, when
+// each task would log the same line.
 package redishealth
 
 import (
@@ -18,14 +18,12 @@ const (
 	watchEvery  = 2 * time.Second
 	pingTimeout = time.Second
 	countEvery  = 10 * time.Second
-	// settleTime is how long after an outage calls from it may still fail: as long as go-redis waits
-	// for a reply, and a little more.
+	// settleTime is how long after an outage calls from it may still fail: a little longer than go-redis waits for a reply.
 	settleTime = 5 * time.Second
 )
 
-// Watch checks whether Redis answers. It logs each change once, counts outages, and answers /healthz.
-// As a hook of the worker's client it sees failed calls, so that it detects an outage before the next
-// ping. It is safe for concurrent use.
+// Watch checks whether Redis answers. It logs each change once. As a hook of the worker's client it sees failed calls, so that it
+// detects an outage before the next ping. It is safe for concurrent use.
 type Watch struct {
 	cfg     Config
 	pinging chan struct{} // holds a token while a ping is under way
@@ -65,15 +63,14 @@ func New(cfg Config) *Watch {
 	return w
 }
 
-// Ping returns a ping of a client for a Config: its error says that Redis does not answer or accepts
-// no writes. It costs two round trips and writes nothing.
+// Ping returns a ping of a client for a Config: its error says that Redis does not answer or accepts no writes. It costs two round
+// trips and writes nothing.
 func Ping(rdb redis.UniversalClient) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := rdb.Ping(ctx).Err(); err != nil {
 			return err
 		}
-		// XX requires a key, which never exists. The command fails on a read-only replica, a full
-		// server and a server that cannot save.
+		// XX requires a key, which never exists. The command fails on a read-only replica, and a server that is full or cannot save.
 		err := rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
 		if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
 			return nil // a user without permission to SET may still run the scripts
@@ -100,8 +97,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Check returns why Redis does not answer, or nil if it does. An answer at most maxAge old is reused;
-// otherwise Check pings, for pingTimeout at most.
+// Check returns why Redis does not answer, or nil if it does. An answer at most maxAge old is reused; otherwise Check pings.
 func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 	if err, known := w.last(maxAge); known {
 		return err
@@ -124,8 +120,7 @@ func (w *Watch) Check(ctx context.Context, maxAge time.Duration) error {
 
 var errSettling = errors.New("redis is available again, but calls of the outage may still fail")
 
-// Outage returns why calls presently fail, as far as known, nil if nothing is wrong: the error of
-// Check, or that an outage has only just ended.
+// Outage returns why calls presently fail: the error of Check, or that an outage has only just ended; nil if nothing is wrong.
 func (w *Watch) Outage(ctx context.Context, maxAge time.Duration) error {
 	if err := w.Check(ctx, maxAge); err != nil {
 		return err
@@ -138,8 +133,7 @@ func (w *Watch) Outage(ctx context.Context, maxAge time.Duration) error {
 	return nil
 }
 
-// last returns the result of the last ping, and whether it is younger than maxAge. A result does not
-// count if a call has failed since.
+// last returns the result of the last ping, and whether it is younger than maxAge and no call has failed since.
 func (w *Watch) last(maxAge time.Duration) (err error, young bool) { //nolint:revive // an answer, not a failure
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,8 +219,7 @@ func (w *Watch) failed() (first bool) {
 	return first
 }
 
-// isOutage reports whether a call failed because Redis is away. It is false for an error that Redis
-// answered, and for a call whose caller has gone.
+// isOutage reports whether a call failed because Redis is away, and not by an answer of Redis, or because its caller has gone.
 func isOutage(err error) bool {
 	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, redis.ErrClosed) || errors.Is(err, context.Canceled) {
 		return false
