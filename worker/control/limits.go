@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -96,14 +97,13 @@ func (s *Service) PauseOf(scope string, limits Limits) (p Pause) {
 	}
 	bounds, _ := s.limiter.Policy().Match(parsed) // no rule is no pause
 	for _, b := range bounds {
-		if !b.Paused() || !b.Until.IsZero() && !limits.At.Before(b.Until) {
-			continue
+		if b.Paused() && (b.Until.IsZero() || limits.At.Before(b.Until)) {
+			p = Pause{PausedScope: b.Scope.String(), PausedUntil: At(b.Until)}
+			if limits.Version != nil {
+				p.setAuthor(limits.Version, b.Pattern, limits.At)
+			}
+			break
 		}
-		p = Pause{PausedScope: b.Scope.String(), PausedUntil: At(b.Until)}
-		if limits.Version != nil {
-			p.setAuthor(limits.Version, b.Pattern, limits.At)
-		}
-		return p
 	}
 	return p
 }
@@ -114,11 +114,7 @@ func (p *Pause) setAuthor(v *policystore.Version, pattern string, now time.Time)
 		p.PausedBy, p.PausedUser, p.PausedSince = live.UpdatedBy, live.UpdatedUser, At(live.CreatedAt)
 		return
 	}
-	source := v.File
-	if v.Imported != nil {
-		source = v.Imported
-	}
-	if source != nil {
+	if source := cmp.Or(v.Imported, v.File); source != nil {
 		p.PausedBy, p.PausedUser, p.PausedSince = source.By, source.User, At(source.At)
 	}
 }

@@ -118,11 +118,10 @@ func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, er
 // placesOf returns the places of the limits that differ, "*" for all.
 func placesOf(differences []policystore.Difference) (places []string) {
 	for _, d := range differences {
-		place := d.Scope
 		if d.Rule == policystore.UnmatchedField {
-			place = "*"
+			d.Scope = "*"
 		}
-		places = append(places, place)
+		places = append(places, d.Scope)
 	}
 	return places
 }

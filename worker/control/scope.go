@@ -127,12 +127,9 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 	if err != nil {
 		return r, err
 	}
-	hours, err := s.limiter.Hours(name)
+	hours, _ := s.limiter.Hours(name) // none of a scope without rules
 	for _, h := range hours {
 		r.Hours = append(r.Hours, Hours{h.Rule.Name, h.Scope.String(), h.Holds, At(h.Changes)})
-	}
-	if err != nil {
-		return r, err
 	}
 	r.UpstreamEvents, err = s.UpstreamEvents(ctx, actor, name)
 	return r, err

@@ -123,7 +123,9 @@ func (m *Metrics) makeTaskMetrics() {
 	m.moved = counters(m, "rescheduled_total", "Times that a limited task was put back, to come again later.", "queue")
 	m.delays = histograms(m, "rescheduled_seconds", "How far ahead a limited task was put back.", waitBuckets, "queue")
 	m.refused = counters(m, "refused_total", "Times that a task was put back until limits change, or another worker takes it.", "queue", "why")
-	m.away = add(m, newAway())
+	m.away = &away{due: map[refusedTasks]map[int64]int{}}
+	scrapedGauge(m, "refused_tasks", "Tasks that this process has put back and that wait until limits change, or another worker takes them.",
+		m.away.counts, "queue", "why")
 	m.maxWaits = counters(m, "max_wait_exceeded_total", "Tasks that waited too long, by what then happened to them.", "queue", "outcome")
 	m.lead = gauges(m, "dispatch_lead_seconds", "How long before their starts tasks are granted.").WithLabelValues()
 	m.holding = gauges(m, "held", "Tasks that wait in a handler for a start that is near.").WithLabelValues()
@@ -137,7 +139,8 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.faulty = gauges(m, "limits_file_faulty", "1 while the limits file was changed into one that cannot be used, 0 otherwise.").WithLabelValues()
 	m.version = gauges(m, "policy_version", "The version of the limits that is in force in this process, 0 if it is not from Redis.").WithLabelValues()
 	m.outages = counters(m, "redis_outages_total", "Times that Redis stopped answering.").WithLabelValues()
-	m.polls = add(m, newPolls())
+	m.polls = &polls{last: map[string]poll{}}
+	scrapedGauge(m, "dispatcher_last_poll_age_seconds", "Seconds since the last poll of the provider's queues; absent if no task waits.", m.polls.ages, "provider")
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
 	m.events = counters(m, "events_total", "Events that this process reported, by kind.", "kind")
 	m.deliveries = counters(m, "event_deliveries_total", "Deliveries of events to the webhook, by outcome.", "outcome")
@@ -186,6 +189,10 @@ func gauges(m *Metrics, name, help string, labels ...string) *prometheus.GaugeVe
 func histograms(m *Metrics, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}
 	return add(m, prometheus.NewHistogramVec(opts, labels))
+}
+
+func scrapedGauge(m *Metrics, name, help string, read func(set func(float64, ...string)), labels ...string) {
+	add(m, scraped{prometheus.NewDesc(namespace+"_"+name, help, labels, nil), read})
 }
 
 func add[C prometheus.Collector](m *Metrics, c C) C {

@@ -41,16 +41,7 @@ func ServerKeys(ctx context.Context, rdb redis.UniversalClient, now time.Time, m
 
 // ReadServers returns the servers of some keys, without those that have gone. Costs one round trip of a command a server.
 func ReadServers(ctx context.Context, rdb redis.UniversalClient, keys []string) (servers []ServerInfo, err error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	texts := make([]*redis.StringCmd, len(keys))
-	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, key := range keys {
-			texts[i] = pipe.Get(ctx, key)
-		}
-		return nil
-	})
+	texts, err := readEach(ctx, rdb, keys, func(pipe redis.Pipeliner, key string) *redis.StringCmd { return pipe.Get(ctx, key) })
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, err
 	}
@@ -95,15 +86,8 @@ func readServerInfo(text []byte) (s ServerInfo, ok bool) {
 // Starts returns when the tasks that servers run were picked up, by the keys of these servers, as they wrote some seconds ago. Costs one
 // round trip of a command a server.
 func Starts(ctx context.Context, rdb redis.UniversalClient, keys []string) (map[TaskRef]time.Time, error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	texts := make([]*redis.StringSliceCmd, len(keys))
-	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, key := range keys {
-			texts[i] = pipe.HVals(ctx, "asynq:workers"+strings.TrimPrefix(key, serversKey))
-		}
-		return nil
+	texts, err := readEach(ctx, rdb, keys, func(pipe redis.Pipeliner, key string) *redis.StringSliceCmd {
+		return pipe.HVals(ctx, "asynq:workers"+strings.TrimPrefix(key, serversKey))
 	})
 	starts := map[TaskRef]time.Time{}
 	for _, some := range texts {

@@ -29,38 +29,42 @@ func CountTasks(ctx context.Context, rdb redis.UniversalClient, most int) (list 
 	if more = len(names) > most; more {
 		names = names[:most]
 	}
-	pending, active, paused := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
-	_, err = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, name := range names {
-			pending[i] = pipe.LLen(ctx, asynqx.QueuePrefix(name)+"pending")
-			active[i] = pipe.LLen(ctx, asynqx.QueuePrefix(name)+"active")
-			paused[i] = pipe.Exists(ctx, asynqx.QueuePrefix(name)+"paused")
-		}
-		return nil
+	counts, err := readEach(ctx, rdb, names, func(pipe redis.Pipeliner, name string) [3]*redis.IntCmd {
+		key := asynqx.QueuePrefix(name)
+		return [3]*redis.IntCmd{pipe.LLen(ctx, key+"pending"), pipe.LLen(ctx, key+"active"), pipe.Exists(ctx, key+"paused")}
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	for i, name := range names {
-		list = append(list, QueueTasks{name, pending[i].Val(), active[i].Val(), paused[i].Val() > 0})
+	for i, n := range counts {
+		list = append(list, QueueTasks{names[i], n[0].Val(), n[1].Val(), n[2].Val() > 0})
 	}
 	return list, more, nil
 }
 
-// Backlog counts the tasks of queues in pending, scheduled and retry. It costs one round trip of three commands a queue.
-func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
-	cmds, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, name := range queues {
-			pipe.LLen(ctx, asynqx.QueuePrefix(name)+"pending")
-			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"scheduled")
-			pipe.ZCard(ctx, asynqx.QueuePrefix(name)+"retry")
+// readEach sends the commands of read for each item in one round trip, and returns them in the order of the items.
+func readEach[T, C any](ctx context.Context, rdb redis.UniversalClient, items []T, read func(redis.Pipeliner, T) C) ([]C, error) {
+	if len(items) == 0 {
+		return nil, nil
+	}
+	cmds := make([]C, len(items))
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, item := range items {
+			cmds[i] = read(pipe, item)
 		}
 		return nil
 	})
-	for _, cmd := range cmds {
-		if counted, is := cmd.(*redis.IntCmd); is {
-			n += counted.Val()
-		}
+	return cmds, err
+}
+
+// Backlog counts the tasks of queues in pending, scheduled and retry. It costs one round trip of three commands a queue.
+func Backlog(ctx context.Context, rdb redis.UniversalClient, queues []string) (n int64, err error) {
+	counts, err := readEach(ctx, rdb, queues, func(pipe redis.Pipeliner, name string) [3]*redis.IntCmd {
+		key := asynqx.QueuePrefix(name)
+		return [3]*redis.IntCmd{pipe.LLen(ctx, key+"pending"), pipe.ZCard(ctx, key+"scheduled"), pipe.ZCard(ctx, key+"retry")}
+	})
+	for _, part := range counts {
+		n += part[0].Val() + part[1].Val() + part[2].Val()
 	}
 	return n, err
 }
@@ -89,15 +93,8 @@ type TaskHead struct {
 
 // TaskHeads returns the heads of tasks, without those that have gone. It costs a round trip of a command a task.
 func TaskHeads(ctx context.Context, rdb redis.UniversalClient, tasks []TaskRef) (map[TaskRef]TaskHead, error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
-	read := make([]*redis.SliceCmd, len(tasks))
-	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, t := range tasks {
-			read[i] = pipe.HMGet(ctx, asynqx.QueuePrefix(t.Queue)+"t:"+t.ID, "msg") // no error for a task that has gone
-		}
-		return nil
+	read, err := readEach(ctx, rdb, tasks, func(pipe redis.Pipeliner, t TaskRef) *redis.SliceCmd {
+		return pipe.HMGet(ctx, asynqx.QueuePrefix(t.Queue)+"t:"+t.ID, "msg") // no error for a task that has gone
 	})
 	if err != nil {
 		return nil, err
