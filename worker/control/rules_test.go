@@ -119,7 +119,8 @@ func TestVendorLimit(t *testing.T) {
 	}
 }
 
-// How a scope stands by few commands is what Scope answers at length.
+// How a scope stands by few commands is what Scope answers at length. The scopes below it are those that the limits name and those in
+// which tasks wait; the turns are those of the tasks.
 func TestLevel(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, limits)
@@ -142,24 +143,10 @@ func TestLevel(t *testing.T) {
 	if got, err := a.Level(t.Context(), "nowhere", at); err != nil || !got.Unmatched {
 		t.Errorf("%+v, %v", got, err)
 	}
-	a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "daily"))
-	at, err = a.Limits(t.Context())
-	must(t, err)
-	if got, err := a.Level(t.Context(), "daily/acme", at); err != nil || got.PausedScope != "daily" || got.PausedBy != "anna" {
-		t.Errorf("paused: %+v, %v", got, err)
-	}
 	names, err := a.Providers(t.Context())
 	if want := "[daily free off runs]"; err != nil || fmt.Sprint(names) != want {
 		t.Errorf("%v, %v; want %s", names, err, want)
 	}
-}
-
-// The scopes below are those that the limits name and those in which tasks wait; the turns are those of the tasks.
-func TestOutlineAndTurns(t *testing.T) {
-	t.Parallel()
-	a := newAsked(t, limits)
-	a.use("daily/acme")
-	a.fill("daily/acme", 3)
 	a.fill("daily/globex", 1)
 	out, err := a.Outline(t.Context(), "daily", 10)
 	if err != nil || out.More || len(out.Branches) != 3 || out.Branches[1].Scope != "daily/acme" || out.Branches[1].Waiting != 3 || out.Branches[0].Waiting != 4 {
@@ -172,6 +159,12 @@ func TestOutlineAndTurns(t *testing.T) {
 	task := a.task("daily/acme1")
 	if got := turns.List[0]; got.ID != task.ID || got.Queue != "default" || got.Position != task.Position || got.Start != task.Start || got.Reason != task.Reason || got.Rule != "plan" {
 		t.Errorf("%+v, and the task %+v", got, task)
+	}
+	a.edit(a.store.Pause(t.Context(), policystore.Edit{By: "anna"}, "daily"))
+	at, err = a.Limits(t.Context())
+	must(t, err)
+	if got, err := a.Level(t.Context(), "daily/acme", at); err != nil || got.PausedScope != "daily" || got.PausedBy != "anna" {
+		t.Errorf("paused: %+v, %v", got, err)
 	}
 }
 

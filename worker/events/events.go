@@ -1,6 +1,6 @@
-// Package events reports what an operator wants to know at once: that a quota is half used, nearly used or
-// exhausted, that an API paused a scope or had a limit cut, that a process does not dispatch waiting
-// tasks, and that processes have different limits. Events go to a log, to a function and to a webhook.
+// Package events reports what an operator wants to know at once: that a quota is half used, nearly used or exhausted, that an API paused a
+// scope or had a limit cut, that a process does not dispatch waiting tasks, and that processes have different limits. Events go to a log,
+// to a function and to a webhook.
 //
 //	e, err := events.New(events.Config{
 //		OnEvent: func(e events.Event) { page(e.Text) },
@@ -9,9 +9,9 @@
 //	…
 //	limits, err := worker.New(rdb, worker.Config{Events: e})
 //
-// An event is reported once, however many processes notice it: a key in Redis keeps the others quiet for
-// a while. If Redis does not answer, each process reports for itself. Nothing polls for events: they
-// follow from what decisions, answers and dispatches return. docs/events.md says how late each may be.
+// An event is reported once, however many processes notice it: a key in Redis keeps the others quiet for a while. If Redis does not
+// answer, each process reports for itself. Events follow from what decisions, answers and dispatches return. docs/events.md says how late
+// each may be.
 package events
 
 import (
@@ -80,7 +80,6 @@ type Events struct {
 	dispatch dispatching
 }
 
-// process is what Events know of the process that they report for.
 type process struct {
 	app, host string
 	prefix    string // of all keys
@@ -88,7 +87,6 @@ type process struct {
 	observer  Observer
 }
 
-// noticed is an event that this process has noticed.
 type noticed struct {
 	event Event
 	about string        // the key under which the same event is not reported again

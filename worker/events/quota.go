@@ -66,17 +66,12 @@ func (e *Events) counts(r *throttle.RuleState) bool {
 	return r.Limit > 0 && !r.Paused && r.Algorithm != policy.Concurrency && r.Window >= shortestWindow && r.Window != throttle.Never
 }
 
-// percentOf returns how much of its limit a rule has used, in percent: 100 if it admits no more.
-func percentOf(r *throttle.RuleState) int {
-	if r.Limited || r.Remaining <= 0 {
-		return whole
-	}
-	return int(min(float64(whole-1), float64(whole)*(1-float64(r.Remaining)/float64(r.Limit))))
-}
-
 // used notices that a rule has passed a threshold.
 func (e *Events) used(r *throttle.RuleState) {
-	percent, threshold := percentOf(r), 0
+	percent, threshold := whole, 0 // 100 if the rule admits no more
+	if !r.Limited && r.Remaining > 0 {
+		percent = int(min(float64(whole-1), float64(whole)*(1-float64(r.Remaining)/float64(r.Limit))))
+	}
 	for _, t := range e.cfg.Thresholds {
 		if t <= percent {
 			threshold = t
@@ -85,9 +80,7 @@ func (e *Events) used(r *throttle.RuleState) {
 	if threshold == 0 {
 		return
 	}
-	now := time.Now()
-	resets := time.Time{}
-	stays := leastStay
+	now, resets, stays := time.Now(), time.Time{}, leastStay
 	if r.ResetAfter != throttle.Never {
 		resets = now.Add(r.ResetAfter).UTC()
 		stays = min(max(r.ResetAfter, leastStay), mostStay)
@@ -98,12 +91,10 @@ func (e *Events) used(r *throttle.RuleState) {
 		return
 	}
 	event := Event{
-		Kind: Threshold, Scope: r.Scope, Rule: r.Rule, Pattern: r.Pattern,
-		Percent: threshold, Used: next.used, Limit: r.Limit, Unit: r.Unit, ResetsAt: resets,
+		Kind: Threshold, Scope: r.Scope, Rule: r.Rule, Pattern: r.Pattern, Percent: threshold, Used: next.used, Limit: r.Limit, Unit: r.Unit,
+		ExhaustedAt: now.UTC(), ResetsAt: resets,
 	}
-	if threshold == whole {
-		event.ExhaustedAt = now.UTC()
-	} else {
+	if threshold < whole {
 		event.ExhaustedAt = pace(before, next, resets)
 	}
 	for _, t := range e.cfg.Thresholds { // those below are passed too: no other process reports them after this

@@ -1,6 +1,4 @@
 // Package detach converts waiting tasks back into plain asynq tasks.
-//
-// Only package worker uses it.
 package detach
 
 import (

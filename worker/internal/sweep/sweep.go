@@ -1,9 +1,7 @@
 // Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks
-// that no longer wait in asynq, since they were deleted or archived, lose their places. Tasks that asynq would bring by itself
-// before long, since all are later than expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor
-// is any task while this process does not get to dispatch the provider.
-//
-// Only package worker uses it.
+// that were deleted or archived in asynq lose their places. Tasks that asynq would bring by itself before long, since all are later than
+// expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while this process does not
+// get to dispatch the provider.
 package sweep
 
 import (
@@ -59,7 +57,6 @@ const (
 // swept is a provider that this process looks after, or tries to.
 type swept struct {
 	Config
-	list    *waitlist.List
 	tasks   *inspect.Tasks
 	mine    bool
 	claimed time.Time
@@ -77,8 +74,9 @@ func Run(ctx context.Context, cfg Config) {
 		now := map[string]*swept{}
 		for _, provider := range cfg.Providers() {
 			if now[provider] = all[provider]; now[provider] == nil {
-				list := cfg.Limiter.Waitlist()
-				now[provider] = &swept{Config: cfg, list: list, tasks: inspect.Of(list).Tasks(provider), missing: map[waitlist.Ref]bool{}, next: time.Now().Add(rand.N(claimEach))}
+				now[provider] = &swept{
+					Config: cfg, tasks: inspect.Of(cfg.Limiter.Waitlist()).Tasks(provider), missing: map[waitlist.Ref]bool{}, next: time.Now().Add(rand.N(claimEach)),
+				}
 			}
 		}
 		all = now
@@ -109,7 +107,7 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 		s.began = now
 	}
 	if time.Since(s.counted) > soon/2 {
-		count, err := inspect.Of(s.list).WaitingIn(ctx, provider, provider)
+		count, err := s.tasks.WaitingIn(ctx, provider, provider)
 		if err != nil {
 			return err
 		}
@@ -141,15 +139,14 @@ func (s *swept) part(ctx context.Context, provider string) (err error) {
 	return errors.Join(err, s.claim(ctx, provider, rests+claimFor))
 }
 
-// claim has this process look after a provider for so long, if no other does.
+// claim has this process look after a provider for a time, if no other does.
 func (s *swept) claim(ctx context.Context, provider string, stay time.Duration) (err error) {
 	s.claimed = time.Now()
-	s.mine, err = s.list.Claim(ctx, provider, stay, s.mine)
+	s.mine, err = s.Limiter.Waitlist().Claim(ctx, provider, stay, s.mine)
 	s.mine = s.mine && err == nil
 	return err
 }
 
-// lookAfter looks after waiting tasks of a queue.
 func (s *swept) lookAfter(ctx context.Context, name string, tasks []waitlist.Ref) error {
 	scores, err := s.Redis.ZMScore(ctx, asynqx.QueuePrefix(name)+"scheduled", idsOf(tasks)...).Result()
 	if err != nil {

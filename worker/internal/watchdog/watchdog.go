@@ -1,12 +1,11 @@
 // Package watchdog finds loops that hang in a call, or whose calls fail. Such a loop cannot report itself. So each loop records when
-// its next call is due, and handlers of tasks check in passing whether one is overdue. Only package dispatch uses it.
+// its next call is due, and handlers of tasks check in passing whether one is overdue.
 package watchdog
 
 import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -67,13 +66,17 @@ func (p *Pulse) Beats(wait time.Duration) {
 	after, was := now.Sub(p.last), p.reported
 	p.last, p.due, p.fault, p.reported = now, now.Add(wait), nil, false
 	w.Observe(p.provider, wait)
-	if was {
-		w.back++
+	if !was {
+		return
 	}
-	if was && !slices.ContainsFunc(slices.Collect(maps.Keys(w.pulses)), func(other *Pulse) bool { return other.reported }) {
-		w.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", after, "more", w.back-1)
-		w.back = 0
+	w.back++
+	for other := range w.pulses {
+		if other.reported {
+			return
+		}
 	}
+	w.Log.Info("dispatch resumed in this process", "provider", p.provider, "after", after, "more", w.back-1)
+	w.back = 0
 }
 
 // Rests records that the next call is due later, since it could do nothing now.
