@@ -15,8 +15,8 @@ import (
 // ScopeCount counts the tasks that wait in a scope and the scopes below it.
 type ScopeCount struct {
 	Scope string
-	// Tasks is the number of waiting tasks, and Own the part of them that waits in the scope's own lines.
-	Tasks, Own int64
+	Tasks int64 // that wait
+	Own   int64 // the part of them in the scope's own lines
 	// Children is how many names below the scope take turns, and the scope itself if it does; one more for each further asynq queue.
 	// Those that a rule of their own holds up do not count. Only WaitingIn sets it.
 	Children int64

@@ -11,10 +11,8 @@ import (
 
 // RunTimes is how long runs under a concurrency rule take. It is zero if no run has ended for a day.
 type RunTimes struct {
-	// Runs is how many runs it stands for, 100 at most. Once it stands for 100, each later run takes a hundredth of it.
-	Runs int64
-	// Mean and Deviation are the mean and the standard deviation of the time from a run's start to its end.
-	Mean, Deviation time.Duration
+	Runs            int64         // that it stands for, 100 at most: then each later run takes a hundredth of it
+	Mean, Deviation time.Duration // of the time from a run's start to its end
 }
 
 // Estimate is when something is expected to happen, from now: about In, and in 19 of 20 cases between From and To. All three are

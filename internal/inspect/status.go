@@ -17,33 +17,25 @@ import (
 
 // WaiterStatus is the state of one task.
 type WaiterStatus struct {
-	// At is the Redis server's time.
-	At time.Time
-	// Waits says that it has a place. Dispatched says that it was granted a start and has not come yet.
-	Waits, Dispatched bool
-	// Ahead is how many tasks of its scope and queue are before it.
-	Ahead int64
-	// Expected is the estimated time from At until its start. It means nothing unless it waits.
-	Expected Estimate
+	At         time.Time // the Redis server's time
+	Waits      bool      // it has a place
+	Dispatched bool      // it was granted a start and has not come yet
+	Ahead      int64     // how many tasks of its scope and queue are before it
+	Expected   Estimate  // of the time from At until its start; it means nothing unless it waits
 	// Binding is the rule that it waits for, or a pause by the policy: of all that it meets, the one that is expected to admit it
 	// last. It is zero unless it waits, or when Paused.
 	Binding policy.MatchedRule
-	// Paused says that it waits for the end of a pause by an API's answer.
-	Paused bool
+	Paused  bool // it waits for the end of a pause by an API's answer
 }
 
 // QueueStats counts the waiting tasks in a scope and the scopes below it.
 type QueueStats struct {
-	// At is the Redis server's time.
-	At time.Time
-	// Waiting is the number of waiting tasks. Scopes is in how many scopes they wait.
-	Waiting int64
-	Scopes  int
-	// Dispatched is the number of tasks that were granted a start and have not come yet.
-	Dispatched int64
-	// NextStart is the estimated time from At until the first of them starts. It means nothing if none waits.
-	NextStart Estimate
-	// Binding and Paused are those of that task's WaiterStatus.
+	At         time.Time // the Redis server's time
+	Waiting    int64     // how many tasks wait
+	Scopes     int       // in how many scopes
+	Dispatched int64     // how many were granted a start and have not come yet
+	NextStart  Estimate  // of the time from At until the first of them starts; it means nothing if none waits
+	// Binding and Paused are those of the WaiterStatus of the first.
 	Binding policy.MatchedRule
 	Paused  bool
 }

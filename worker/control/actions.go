@@ -20,20 +20,17 @@ const KeptActions = 1000
 
 // Action is a change of waiting tasks. It is recorded beside the versions of the limits.
 type Action struct {
-	At time.Time `json:"at"`
-	// By is the author, and Via the way that it was made, such as "page" or "cli".
-	By  string `json:"by"`
-	Via string `json:"via,omitempty"`
-	// Verb is run, move, cancel, clear, priority, or of tasks that failed retry or delete.
-	Verb string `json:"verb"`
+	At   time.Time `json:"at"`
+	By   string    `json:"by"`
+	Via  string    `json:"via,omitempty"` // such as "page" or "cli"
+	Verb string    `json:"verb"`          // run, move, cancel, clear, priority, or of tasks that failed retry or delete
 	// Scope, Queue and Type selected the tasks; Scope is empty if ids did. Scopes are those that the tasks spent from, 20 at most.
 	Scope  string   `json:"scope,omitempty"`
 	Queue  string   `json:"queue,omitempty"`
 	Type   string   `json:"type,omitempty"`
 	Scopes []string `json:"scopes,omitempty"`
-	// To is the scope that tasks were moved to, or their new priority.
-	To     string `json:"to,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	To     string   `json:"to,omitempty"` // the scope that tasks were moved to, or their new priority
+	Reason string   `json:"reason,omitempty"`
 	// Changed is how many tasks were changed, and Left how many were left as they were. TaskIDs are the ids of the first ten.
 	Changed int      `json:"changed"`
 	Left    int      `json:"left,omitempty"`

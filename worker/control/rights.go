@@ -36,16 +36,13 @@ func ParseRole(name string) (Role, bool) {
 
 // Actor is a person or program that asks or acts.
 type Actor struct {
-	// Name is the author in the history. Required.
-	Name string
-	// Groups are compared with the owner of a scope; see Is.
-	Groups []string
+	Name   string   // the author in the history; required
+	Groups []string // compared with the owner of a scope; see Is
 	Role   Role
 	// Scopes are the scopes that the actor may see, with all below them: names, or "*" for every name.
 	// Empty means all. An owner also sees its own scopes.
 	Scopes []string
-	// Via is the actor's way in, such as "page" or "cli". The history and the audit line have it.
-	Via string
+	Via    string // the actor's way in, such as "page" or "cli", for the history and the audit line
 }
 
 // Is reports whether a name in the limits or in a list of rights stands for the actor: user:anna for the person anna, and any other
@@ -198,8 +195,7 @@ func (s *Service) mayAt(actor Actor, verb Verb, place string) error {
 type ForbiddenError struct {
 	Actor string
 	Verb  Verb
-	// Scope is the place, as in the limits; empty for all limits.
-	Scope string
+	Scope string // the place, as in the limits; empty for all limits
 	// Owner is the owner of the scope, if it has one and the actor may see it. Hidden says that the actor may not.
 	Owner  string
 	Hidden bool

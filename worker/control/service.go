@@ -27,18 +27,12 @@ import (
 
 // Config configures New.
 type Config struct {
-	// Redis has the tasks and the limits. Required.
-	Redis redis.UniversalClient
-	// Limiter has the limits that count. Required, but for Servers and Serves.
-	Limiter *throttle.Limiter
-	// KeyPrefix begins the Limiter's keys, as throttle.Config.Prefix. Defaults to "hw".
-	KeyPrefix string
-	// Store is where these limits are published, with their authors. Nil if they come from a file.
-	Store *policystore.Store
-	// Now is the clock of this host. Defaults to time.Now.
-	Now func() time.Time
-	// Logger gets one line for each rule and each task that an actor has changed. Defaults to none.
-	Logger *slog.Logger
+	Redis     redis.UniversalClient // has the tasks and the limits; required
+	Limiter   *throttle.Limiter     // has the limits that count; required, but for Servers and Serves
+	KeyPrefix string                // as throttle.Config.Prefix; defaults to "hw"
+	Store     *policystore.Store    // where these limits are published; nil if they come from a file
+	Now       func() time.Time      // the clock of this host; defaults to time.Now
+	Logger    *slog.Logger          // gets one line for each rule, and each change of tasks; defaults to none
 }
 
 // Service answers and acts. It is safe for concurrent use.

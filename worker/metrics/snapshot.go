@@ -15,21 +15,18 @@ import (
 type Snapshot struct {
 	// Survey is the state of the rules. Oldest is when the longest wait under each of its rules began, by the same index; the
 	// zero Time where none is known.
-	Survey survey.Survey
-	Oldest []time.Time
-	// Queues are asynq's queues: at most 100 have series.
-	Queues []QueueTasks
-	// UsefulWorkers is how many workers of this process's concurrency have something to do in its queues.
-	UsefulWorkers float64
-	// PolicyVersion is the newest version of the limits, 0 if there is none.
-	PolicyVersion int64
+	Survey        survey.Survey
+	Oldest        []time.Time
+	Queues        []QueueTasks // of which at most 100 have series
+	UsefulWorkers float64      // how many workers of this process's concurrency have something to do in its queues
+	PolicyVersion int64        // the newest version of the limits, 0 if there is none
 }
 
 // QueueTasks counts the tasks of a queue of asynq's.
 type QueueTasks struct {
-	Name string
-	// Runnable is the number of tasks that could start now had they a worker, and Active the number of those with a worker.
-	Runnable, Active int64
+	Name     string
+	Runnable int64 // that could start now had they a worker
+	Active   int64 // that have a worker
 }
 
 const (

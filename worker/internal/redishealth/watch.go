@@ -48,12 +48,9 @@ type Config struct {
 	Ping func(context.Context) error
 	// Explain translates an error of Ping. Nil means the error itself.
 	Explain func(error) error
-	// Count returns how many asynq servers are live.
-	Count func() (int, error)
-	// Up is called after each change with whether Redis answers, and for the first answer.
-	Up func(bool)
-	// Logger receives a line when Redis stops and starts answering.
-	Logger *slog.Logger
+	Count   func() (int, error) // how many asynq servers are live
+	Up      func(bool)          // called after each change with whether Redis answers, and for the first answer
+	Logger  *slog.Logger        // receives a line when Redis stops and starts answering
 }
 
 // New returns a Watch. It does no I/O: see Run.

@@ -26,16 +26,12 @@ import (
 
 // Config configures Run. All fields are required.
 type Config struct {
-	// Redis is the Redis of asynq's tasks, and Limiter what they wait for.
-	Redis   redis.UniversalClient
-	Limiter *throttle.Limiter
-	// Bounded says that waits have an end, by the limits or by tasks themselves.
-	Bounded bool
-	// Providers returns those that this process dispatches now.
-	Providers func() []string
-	// Gone takes the place of a task. Failed is called with "sweep" after an error.
-	Gone   func(waitlist.Ref)
-	Failed func(kind string)
+	Redis     redis.UniversalClient // of asynq's tasks
+	Limiter   *throttle.Limiter     // what they wait for
+	Bounded   bool                  // waits have an end, by the limits or by tasks themselves
+	Providers func() []string       // that this process dispatches now
+	Gone      func(waitlist.Ref)    // takes the place of a task
+	Failed    func(kind string)     // called with "sweep" after an error
 }
 
 const (
