@@ -1,7 +1,6 @@
 package oteltask
 
 import (
-	"container/list"
 	"sync"
 	"time"
 
@@ -11,7 +10,8 @@ import (
 )
 
 const (
-	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. For others the span of the wait lacks the rule.
+	// maxWaits bounds how many waiting tasks a process remembers, some 400 bytes each. Beyond it all are forgotten, and the spans of
+	// their waits lack the rule.
 	maxWaits = 10_000
 	// overdue is how long a task is remembered beyond its expected return: it may have run in another process.
 	overdue = time.Hour
@@ -28,21 +28,15 @@ type wait struct {
 	span     trace.SpanContext // of the last pick-up
 }
 
-// waits are the tasks that this process has last denied, oldest first.
+// waits are the waits of the tasks that this process has denied.
 type waits struct {
 	mu    sync.Mutex
-	byKey map[waitKey]*list.Element
-	order list.List
+	byKey map[waitKey]wait
 }
 
 type waitKey struct {
 	queue, id string
 	retried   int
-}
-
-type kept struct {
-	key  waitKey
-	wait wait
 }
 
 func keyOf(p worker.Pickup) waitKey { return waitKey{p.Queue, p.ID, p.Retried} }
@@ -52,31 +46,23 @@ func (w *waits) keep(p worker.Pickup, now wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := keyOf(p)
-	if earlier, known := w.remove(key, p.At); known && earlier.began.Before(now.began) {
+	if earlier, known := w.byKey[key]; known && earlier.counts(p.At) && earlier.began.Before(now.began) {
 		now.began = earlier.began
 	}
-	if w.byKey == nil {
-		w.byKey = map[waitKey]*list.Element{}
+	if w.byKey == nil || len(w.byKey) >= maxWaits {
+		w.byKey = map[waitKey]wait{}
 	}
-	w.byKey[key] = w.order.PushBack(kept{key, now})
-	if oldest := w.order.Front(); len(w.byKey) > maxWaits {
-		w.remove(oldest.Value.(kept).key, p.At)
-	}
+	w.byKey[key] = now
 }
 
 // take returns and forgets the wait of a task.
 func (w *waits) take(p worker.Pickup, now time.Time) (wait, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.remove(keyOf(p), now)
+	earlier, known := w.byKey[keyOf(p)]
+	delete(w.byKey, keyOf(p))
+	return earlier, known && earlier.counts(now)
 }
 
-func (w *waits) remove(key waitKey, now time.Time) (wait, bool) {
-	element, known := w.byKey[key]
-	if !known {
-		return wait{}, false
-	}
-	delete(w.byKey, key)
-	earlier := w.order.Remove(element).(kept).wait
-	return earlier, now.Before(earlier.until.Add(overdue))
-}
+// counts reports whether the task can still be the one that waited.
+func (w wait) counts(now time.Time) bool { return now.Before(w.until.Add(overdue)) }

@@ -27,21 +27,15 @@ func (r *Repeats) Due(line string, now time.Time) (more int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.last[line]
-	switch {
-	case known == nil:
-		if len(r.last) >= mostRepeats {
-			clear(r.last)
-		}
-		if r.last == nil {
-			r.last = map[string]*repeated{}
-		}
-		r.last[line] = &repeated{at: now}
-		return 0, true
-	case now.Sub(known.at) < repeatAgain:
+	if known != nil && now.Sub(known.at) < repeatAgain {
 		known.more++
 		return 0, false
 	}
-	more = known.more
-	known.at, known.more = now, 0
+	if known != nil {
+		more = known.more
+	} else if len(r.last) >= mostRepeats || r.last == nil {
+		r.last = map[string]*repeated{}
+	}
+	r.last[line] = &repeated{at: now}
 	return more, true
 }

@@ -67,28 +67,23 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 		l.quiet(args)
 		return
 	}
-	stack, kind := "", kindOf(text)
+	message, about, kind := "asynq", []any{"message", text}, kindOf(text)
 	if strings.HasPrefix(text, panicText) {
 		_, trace, _ := strings.Cut(text, "\n")
-		stack = Stack(trace)
-		kind = stack // each distinct one once a minute
+		kind = Stack(trace) // each distinct one once a minute
+		message, about = "handler panicked", []any{"stack", kind}
 	}
-	more, due := 0, true // a text without a kind is about one task
 	if kind != "" {
-		more, due = l.repeats.Due(kind, time.Now())
+		more, due := l.repeats.Due(kind, time.Now())
+		if !due {
+			l.quiet(args)
+			return
+		}
+		if more > 0 {
+			about = append(about, "more", more)
+		}
 	}
-	var about []any
-	if more > 0 {
-		about = []any{"more", more}
-	}
-	switch {
-	case !due:
-		l.quiet(args)
-	case stack != "":
-		l.log.Log(ctx, level, "handler panicked", append([]any{"stack", stack}, about...)...)
-	default:
-		l.log.Log(ctx, level, "asynq", append([]any{"message", text}, about...)...)
-	}
+	l.log.Log(ctx, level, message, about...)
 }
 
 // NewAsynqLogger returns a logger for asynq.Config that writes to log. Use it with LogLevel asynq.DebugLevel: the level of log decides.
