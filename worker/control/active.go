@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -64,9 +63,6 @@ func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) er
 		}
 	}
 }
-
-// isIn reports whether a scope is another or below it.
-func isIn(scope, name string) bool { return scope == name || strings.HasPrefix(scope, name+"/") }
 
 // Server is one of asynq's servers, as it described itself some seconds ago.
 type Server = asynqread.ServerInfo

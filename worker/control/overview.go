@@ -172,7 +172,7 @@ func (s *Service) Trouble(scope string, out Outline, limits Limits) Trouble {
 		if !strings.HasPrefix(b.Scope, under) || b.Waiting == 0 {
 			continue
 		}
-		last, _ := heldBy(s.limiter.Policy(), b.Scope, limits.At)
+		last := heldBy(s.limiter.Policy(), b.Scope, limits.At)
 		switch {
 		case last.Reason == ReasonPaused && last.RuleScope == b.Scope && !slices.Contains(named.paused, b.Scope):
 			t.Paused++ // by the pause of a "*"

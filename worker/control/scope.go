@@ -137,7 +137,7 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 
 // active counts the active tasks of a scope and of the scopes below it.
 func (s *Service) active(name string) (int, error) {
-	active, err := ActiveTasks(s.inspector, func(scope string) bool { return isIn(scope, name) })
+	active, err := ActiveTasks(s.inspector, func(scope string) bool { return covers(name, scope) })
 	return len(active), err
 }
 

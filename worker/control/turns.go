@@ -97,38 +97,37 @@ func (l Last) isAfter(other Last) bool {
 	return !other.Start.IsZero() && (l.Start.IsZero() || l.Start.After(other.Start.Time))
 }
 
-// heldBy returns what the limits of a policy hold the tasks of a scope by at a time: no rule, a pause, or limit 0. Its Reason is empty if
-// that is nothing; endless says that its end is unknown. It does no I/O.
-func heldBy(p *policy.Policy, scope string, at time.Time) (l Last, endless bool) {
+// heldBy returns what the limits of a policy hold the tasks of a scope by at a time: no rule, a pause, or limit 0. Start is its end, zero if
+// that is unknown, and Reason is empty if nothing holds them. It does no I/O.
+func heldBy(p *policy.Policy, scope string, at time.Time) (l Last) {
 	parsed, err := policy.ParseScope(scope)
 	if err != nil {
-		return l, false
+		return l
 	}
 	bounds, err := p.MatchAt(parsed, at)
 	if err != nil {
-		return Last{Wait: Wait{Reason: ReasonUnmatched}}, true
+		return Last{Wait: Wait{Reason: ReasonUnmatched}}
 	}
 	for _, b := range bounds {
 		r := b.Rule
 		if b.Paused() {
 			until := Last{At(b.Until), Wait{ReasonPaused, r.Name, b.Scope.String()}}
 			if b.Until.IsZero() {
-				return until, true
+				return until
 			}
-			if !endless && (l.Reason != ReasonPaused || until.isAfter(l)) {
+			if l.Reason == "" || l.Reason == ReasonPaused && until.isAfter(l) {
 				l = until
 			}
 		} else if r.Limit == 0 && !r.Unlimited && !r.Shadow && (r.Active == nil || r.Active.Holds(at)) {
-			l, endless = Last{Time{}, Wait{ReasonSuspended, r.Name, b.Scope.String()}}, true
+			l = Last{Wait: Wait{ReasonSuspended, r.Name, b.Scope.String()}}
 		}
 	}
-	return l, endless
+	return l
 }
 
 // HeldBy returns why the limits alone hold the tasks of a scope: ReasonUnmatched, ReasonPaused, ReasonSuspended, or none. It does no I/O.
 func (s *Service) HeldBy(scope string, limits Limits) Reason {
-	last, _ := heldBy(s.limiter.Policy(), scope, limits.At)
-	return last.Reason
+	return heldBy(s.limiter.Policy(), scope, limits.At).Reason
 }
 
 // LastStart returns when the last of the tasks will have started that wait now in a scope and below it, as far as an outline has their
@@ -136,7 +135,7 @@ func (s *Service) HeldBy(scope string, limits Limits) Reason {
 func (s *Service) LastStart(ctx context.Context, scope string, out Outline) (Last, error) {
 	var queues []inspect.ScopeQueue
 	for _, b := range out.Branches {
-		if b.Own > 0 && isIn(b.Scope, scope) {
+		if b.Own > 0 && covers(scope, b.Scope) {
 			queues = append(queues, inspect.ScopeQueue{Scope: b.Scope, Own: b.Own})
 		}
 	}
@@ -154,8 +153,8 @@ func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queu
 	var scopes []string
 	paused, until := -1, time.Time{}
 	for i, q := range queues {
-		held, endless := heldBy(limiter.Policy(), q.Scope, s.now())
-		if endless {
+		held := heldBy(limiter.Policy(), q.Scope, s.now())
+		if held.Reason != "" && held.Start.IsZero() {
 			return held, nil
 		}
 		if held.Reason == ReasonPaused && held.Start.After(until) {
