@@ -4,7 +4,6 @@ package outage
 
 import (
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,9 +12,6 @@ import (
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
-
-// Never is a wait that no clock ends.
-const Never = time.Duration(math.MaxInt64)
 
 // Outage is what a process knows while Redis does not decide: since when, and what it has spent of its shares meanwhile. It is
 // safe for concurrent use.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -34,7 +35,7 @@ const shareGrain = 256
 // forever is when a place ends that its holder keeps, and longest the longest window of a share.
 var forever = time.Unix(1<<40, 0)
 
-const longest = Never / 4
+const longest = wire.Forever / 4
 
 // newShare returns the share of a rule that begins at now. A start may be slack later than its grant.
 func newShare(r policy.Rule, live int64, now time.Time, slack time.Duration) *share {
@@ -72,14 +73,14 @@ func (s *share) units(cost int64) int64 {
 	return cost
 }
 
-// fit returns how long until the share admits cost: 0 now, Never if it never will by itself.
+// fit returns how long until the share admits cost: 0 now, wire.Forever if it never will by itself.
 func (s *share) fit(now time.Time, cost int64) time.Duration {
 	cost = s.units(cost)
 	s.spent = slices.DeleteFunc(s.spent, func(sp spending) bool { return !sp.ends.After(now) })
 	missing := cost - s.left(now)
 	switch {
 	case cost > s.limit:
-		return Never
+		return wire.Forever
 	case missing <= 0:
 		return 0
 	}
@@ -89,13 +90,13 @@ func (s *share) fit(now time.Time, cost int64) time.Duration {
 			return untilEnd(sp.ends, now)
 		}
 	}
-	return Never
+	return wire.Forever
 }
 
-// untilEnd returns Never for a place that its holder keeps.
+// untilEnd returns wire.Forever for a place that its holder keeps.
 func untilEnd(ends, now time.Time) time.Duration {
 	if ends.Equal(forever) {
-		return Never
+		return wire.Forever
 	}
 	return max(0, ends.Sub(now))
 }

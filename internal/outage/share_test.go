@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/wallclock"
 )
@@ -35,7 +36,7 @@ func TestShareSteps(t *testing.T) {
 			3: {12 * sec, 1, 8 * sec, 0},
 			4: {12 * sec, 3, 10 * sec, 0},
 			5: {20 * sec, 2, 0, 0},
-			6: {20 * sec, 4, Never, 0},
+			6: {20 * sec, 4, wire.Forever, 0},
 		}},
 		"fixed window": {policy.Rule{Algorithm: policy.FixedWindow, Limit: 4, Per: 7 * sec}, 2, 0, []ask{
 			0: {3 * sec, 1, 4 * sec, 0},
@@ -57,7 +58,7 @@ func TestShareSteps(t *testing.T) {
 			1: {5 * sec, 3, 0, 1},
 			2: {64 * sec, 1, 0, 0},
 			3: {64 * sec, 1, sec, 0},
-			4: {64 * sec, 5, Never, 0},
+			4: {64 * sec, 5, wire.Forever, 0},
 			5: {65 * sec, 4, 0, 0},
 		}},
 		"token bucket": {policy.Rule{Algorithm: policy.TokenBucket, Limit: 10, Per: sec, Burst: 5}, 2, 0, []ask{
@@ -65,9 +66,9 @@ func TestShareSteps(t *testing.T) {
 			1: {400 * ms, 1, 0, 1},
 			2: {500 * ms, 2, 300 * ms, 1},
 			3: {10 * sec, 2, 0, 0},
-			4: {10 * sec, 3, Never, 0},
+			4: {10 * sec, 3, wire.Forever, 0},
 		}},
-		"suspended": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, Never, 0}}},
+		"suspended": {policy.Rule{Algorithm: policy.SlidingWindow, Limit: 0, Per: sec}, 1, 0, []ask{0: {time.Hour, 1, wire.Forever, 0}}},
 		"concurrency": {policy.Rule{Algorithm: policy.Concurrency, Limit: 5, Lease: 10 * sec}, 2, 0, []ask{
 			0: {0, 9, 10 * sec, 0},
 			1: {10 * sec, 9, 0, 1},
@@ -113,7 +114,7 @@ func TestSharesAreBounded(t *testing.T) {
 		t.Errorf("%d shares are remembered, want %d with the one that is in use", len(o.shares), maxShares)
 	}
 	busy.hold("run")
-	if got := busy.reset(now); got != Never {
+	if got := busy.reset(now); got != wire.Forever {
 		t.Errorf("a place that is held is free after %s", got)
 	}
 	busy.giveBack("run")

@@ -46,18 +46,17 @@ const (
 )
 
 type webhook struct {
-	cfg       Webhook
-	process   *process
-	host      string
-	handler   *outbound.Handler
-	perMinute int64         // requests of all processes
-	timeout   time.Duration // of a request
-	queue     chan Event
+	cfg     Webhook
+	process *process
+	host    string
+	handler *outbound.Handler
+	timeout time.Duration // of a request
+	queue   chan Event
 }
 
 // newWebhook returns an error that names the field and neither the secret nor more of the URL than its host.
 func newWebhook(cfg Webhook, p *process) (*webhook, error) {
-	w := &webhook{cfg: cfg, process: p, perMinute: 60, timeout: 10 * time.Second, queue: make(chan Event, maxQueued)}
+	w := &webhook{cfg: cfg, process: p, timeout: 10 * time.Second, queue: make(chan Event, maxQueued)}
 	var faults []error
 	if len(cfg.Secret) < minSecret {
 		faults = append(faults, fmt.Errorf("events: Webhook.Secret has %d characters; %d are needed", len(cfg.Secret), minSecret))
@@ -118,7 +117,7 @@ func (w *webhook) run(ctx context.Context, rdb redis.UniversalClient) {
 // limiter returns the limit of the webhook, which all processes share. Without Redis it is open: events matter most in an outage.
 func (w *webhook) limiter(rdb redis.UniversalClient) (*throttle.Limiter, error) {
 	p, err := policy.Single(webhookName, policy.Rule{
-		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: w.perMinute, Per: time.Minute, Burst: min(10, w.perMinute), OnRedisError: policy.FailOpen,
+		Name: "deliveries", Algorithm: policy.TokenBucket, Limit: 60, Per: time.Minute, Burst: 10, OnRedisError: policy.FailOpen,
 	})
 	if err != nil {
 		return nil, err
