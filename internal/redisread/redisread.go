@@ -20,3 +20,12 @@ func FromMaster(ctx context.Context, rdb redis.UniversalClient, read func(redis.
 	_, err := send(ctx, read)
 	return err
 }
+
+// One sends one read as FromMaster does, and returns its command.
+func One[C redis.Cmder](ctx context.Context, rdb redis.UniversalClient, read func(redis.Pipeliner) C) (cmd C, err error) {
+	err = FromMaster(ctx, rdb, func(p redis.Pipeliner) error {
+		cmd = read(p)
+		return nil
+	})
+	return cmd, err
+}

@@ -73,11 +73,7 @@ func (s *Service) AllActions(ctx context.Context) ([]Action, error) {
 	if s.store == nil {
 		return nil, errNoStore
 	}
-	var all *redis.StringSliceCmd
-	err := redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
-		all = p.LRange(ctx, s.actionsKey(), 0, -1)
-		return nil
-	})
+	all, err := redisread.One(ctx, s.rdb, func(p redis.Pipeliner) *redis.StringSliceCmd { return p.LRange(ctx, s.actionsKey(), 0, -1) })
 	if denied(err) {
 		return nil, fmt.Errorf("%w: %w", ErrActionsHidden, err)
 	}

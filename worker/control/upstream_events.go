@@ -5,8 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/headway-go/headway/internal/duration"
 )
 
 // UpstreamEvent is a past change that an API's answer made. docs/json.md has its fields.
@@ -91,17 +92,10 @@ func (e UpstreamEvent) Change() string {
 	return cmp.Or(e.What, "unknown")
 }
 
-// brief writes a time for people: 1m instead of 1m0s.
+// brief writes a time for people, in whole seconds unless it is shorter than one.
 func brief(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()
 	}
-	text := d.Round(time.Second).String()
-	if whole, is := strings.CutSuffix(text, "m0s"); is {
-		text = whole + "m"
-	}
-	if whole, is := strings.CutSuffix(text, "h0m"); is {
-		text = whole + "h"
-	}
-	return text
+	return duration.Format(d.Round(time.Second))
 }

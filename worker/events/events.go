@@ -233,11 +233,8 @@ func (e *Events) claim(ctx context.Context, rdb redis.UniversalClient, n noticed
 	if !errors.Is(err, redis.Nil) {
 		return true
 	}
-	var holder *redis.StringCmd // this process, if go-redis has sent the command twice
-	err = redisread.FromMaster(ctx, rdb, func(pipe redis.Pipeliner) error {
-		holder = pipe.Get(ctx, key)
-		return nil
-	})
+	// It is this process if go-redis has sent the command twice.
+	holder, err := redisread.One(ctx, rdb, func(p redis.Pipeliner) *redis.StringCmd { return p.Get(ctx, key) })
 	return err == nil && holder.Val() == n.event.ID
 }
 

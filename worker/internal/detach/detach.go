@@ -142,11 +142,7 @@ func (l *leaving) restore(ctx context.Context, p plain) error {
 
 // finish enqueues the tasks that an earlier call removed and did not put back.
 func (l *leaving) finish(ctx context.Context) error {
-	var records *redis.MapStringStringCmd
-	err := redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-		records = pipe.HGetAll(ctx, l.journal())
-		return nil
-	})
+	records, err := redisread.One(ctx, l.rdb, func(p redis.Pipeliner) *redis.MapStringStringCmd { return p.HGetAll(ctx, l.journal()) })
 	if err != nil {
 		return err
 	}
