@@ -67,12 +67,6 @@ func eachActive(inspector *asynq.Inspector, name string, do func(ActiveTask)) er
 // Server is one of asynq's servers, as it described itself some seconds ago.
 type Server = asynqread.ServerInfo
 
-const (
-	// serversFor is for how long the list of servers is good, and mostServers how many it has at most.
-	serversFor  = 15 * time.Second
-	mostServers = 1000
-)
-
 type servers struct {
 	mu   sync.Mutex
 	read time.Time
@@ -87,10 +81,10 @@ func (s *Service) Servers(ctx context.Context) (list []Server, all int, err erro
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := s.now()
-	if !l.read.IsZero() && now.Sub(l.read) < serversFor {
+	if !l.read.IsZero() && now.Sub(l.read) < 15*time.Second {
 		return l.list, l.all, nil
 	}
-	keys, all, err := asynqread.ServerKeys(ctx, s.rdb, now, mostServers)
+	keys, all, err := asynqread.ServerKeys(ctx, s.rdb, now, 1000)
 	if err != nil {
 		return nil, 0, err
 	}

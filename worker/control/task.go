@@ -175,8 +175,7 @@ func (s *Service) costError(spec queue.Spec) (err error) {
 func (t *Task) Waits() bool { return waits(t.State) }
 
 func waits(state string) bool {
-	waiting := []string{asynq.TaskStatePending.String(), asynq.TaskStateScheduled.String(), asynq.TaskStateRetry.String()}
-	return slices.Contains(waiting, state)
+	return slices.Contains([]string{asynq.TaskStatePending.String(), asynq.TaskStateScheduled.String(), asynq.TaskStateRetry.String()}, state)
 }
 
 // scopeFromWorker returns the scope that a worker's Spends gave to a task, from its last error or its place in the queue. Both results

@@ -33,9 +33,6 @@ func (e *Events) DispatcherPolled(provider, _ string, next time.Duration) {
 		delete(e.dispatch.polls, provider)
 		return
 	}
-	if e.dispatch.polls == nil {
-		e.dispatch.polls = map[string]poll{}
-	}
 	now := time.Now()
 	e.dispatch.polls[provider] = poll{now, now.Add(next)}
 }

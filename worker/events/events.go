@@ -96,7 +96,7 @@ type noticed struct {
 
 // New returns an Events. It does no I/O. The error names each field that is wrong, and never has the webhook's secret or path.
 func New(cfg Config) (*Events, error) {
-	e := &Events{cfg: cfg, noticed: make(chan noticed, maxNoticed), recent: map[string]time.Time{}}
+	e := &Events{cfg: cfg, noticed: make(chan noticed, maxNoticed), recent: map[string]time.Time{}, dispatch: dispatching{polls: map[string]poll{}}}
 	var faults []error
 	if len(cfg.Thresholds) == 0 {
 		e.cfg.Thresholds = []int{50, 80, whole}

@@ -83,29 +83,21 @@ func (s *shared) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	partial := now.Survey.Partial
-	for i, r := range now.Survey.Rules {
-		if i >= maxRules {
-			partial = true
-			break
-		}
+	rules, queues := now.Survey.Rules, now.Queues
+	for i, r := range rules[:min(maxRules, len(rules))] {
 		var oldest time.Time
 		if i < len(now.Oldest) {
 			oldest = now.Oldest[i]
 		}
 		s.rule(gauge, r, now.Survey.At, oldest)
 	}
-	for i, q := range now.Queues {
-		if i >= maxQueues {
-			partial = true
-			break
-		}
+	for _, q := range queues[:min(maxQueues, len(queues))] {
 		gauge(s.runnable, float64(q.Runnable), label(q.Name))
 		gauge(s.active, float64(q.Active), label(q.Name))
 	}
 	gauge(s.useful, now.UsefulWorkers)
 	gauge(s.version, float64(now.PolicyVersion))
-	gauge(s.partial, flag(partial))
+	gauge(s.partial, flag(now.Survey.Partial || len(rules) > maxRules || len(queues) > maxQueues))
 }
 
 func (s *shared) rule(gauge func(*prometheus.Desc, float64, ...string), r survey.Rule, at, oldest time.Time) {

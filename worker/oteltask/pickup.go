@@ -95,11 +95,8 @@ func (t *Tracing) receive(ctx context.Context, p worker.Pickup) (context.Context
 
 // links returns a link to the span that enqueued the task, if the task carries one.
 func (t *Tracing) links(ctx context.Context, p worker.Pickup) []trace.Link {
-	headers := p.Task.Headers()
-	if len(headers) == 0 {
-		return nil
-	}
-	producer := trace.SpanContextFromContext(t.propagator.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), propagation.MapCarrier(headers)))
+	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	producer := trace.SpanContextFromContext(t.propagator.Extract(ctx, propagation.MapCarrier(p.Task.Headers())))
 	if !producer.IsValid() {
 		return nil
 	}
@@ -118,10 +115,7 @@ func waitOf(p worker.Pickup, earlier wait, known bool) (wait, bool) {
 	} else if rule, is := p.Decision.BindingRule(); is {
 		w.waitsFor(rule.RuleInfo)
 	}
-	planned := false
-	if p.Retried == 0 {
-		planned = w.plannedBy(p)
-	}
+	planned := p.Retried == 0 && w.plannedBy(p)
 	if due := due(p); !due.IsZero() && (p.Decision.Handed || planned) {
 		w.began = due
 	}
@@ -155,14 +149,14 @@ func due(p worker.Pickup) time.Time {
 
 // denial returns the wait of a task that was denied.
 func denial(p worker.Pickup) wait {
-	w := wait{began: p.At, ahead: -1, until: p.Until}
+	w := wait{began: p.At, ahead: p.Ahead, until: p.Until}
 	if at := due(p); !at.IsZero() {
 		w.began = at
 	}
 	if rule, is := p.Decision.BindingRule(); is {
 		w.waitsFor(rule.RuleInfo)
 	}
-	if w.ahead = p.Ahead; p.Expected != throttle.Never {
+	if p.Expected != throttle.Never {
 		w.expected = time.Now().Add(p.Expected)
 	}
 	return w
