@@ -17,8 +17,8 @@ type ScopeCount struct {
 	Scope string
 	Tasks int64 // that wait
 	Own   int64 // the part of them in the scope's own lines
-	// Children is how many names below the scope take turns, and the scope itself if it does; one more for each further asynq queue.
-	// Those that a rule of their own holds up do not count. Only WaitingIn sets it.
+	// Children is how many names below the scope take turns, in each asynq queue, and the scope itself if it does, without those that a
+	// rule of their own holds up. Only WaitingIn sets it.
 	Children int64
 }
 

@@ -141,8 +141,7 @@ type NoRule struct {
 	UnmatchedBy    string `json:"unmatched_by,omitempty"`
 	UnmatchedAt    Time   `json:"unmatched_at,omitzero"`
 
-	// Published says that the limits are the published ones, whose versions were searched.
-	Published bool `json:"-"`
+	Published bool `json:"-"` // the limits are the published ones, whose versions were searched
 }
 
 // noRule returns since when no rule matches a scope. The scope must be one that no rule matches.

@@ -26,8 +26,8 @@ type Turns struct {
 	From  int   // the place of the first task, from 0
 	All   int64 // how many tasks the queues have
 	List  []NextTurn
-	// Unmatched says that no rule matches the scope any more.
-	Unmatched bool
+
+	Unmatched bool // no rule matches the scope any more
 }
 
 // Turns returns the tasks of a scope's own queues that are next, 64 at most, from a place on; 0 is the first. The queues follow each
@@ -67,11 +67,9 @@ func rulesChange(limiter *throttle.Limiter, scope string, by time.Time) bool {
 	return slices.ContainsFunc(hours, func(h throttle.RuleHours) bool { return !h.Changes.IsZero() && by.After(h.Changes) })
 }
 
-// Last is when the last task of several starts.
+// Last is when the last task of several starts, and what it waits for.
 type Last struct {
-	// Start is zero if that is unknown, or if no task waits.
-	Start Time `json:"start,omitzero"`
-	// Wait is what the scope waits for whose tasks start last.
+	Start Time `json:"start,omitzero"` // zero if that is unknown, or if no task waits
 	Wait
 }
 

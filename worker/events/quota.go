@@ -109,11 +109,11 @@ func (e *Events) used(r *throttle.RuleState) {
 func (q *quotas) pass(key quotaKey, next passed) (before passed, higher bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	before, known := q.passed[key]
-	if known && (!next.at.Before(before.until) || before.limit != next.limit) {
-		before, known = passed{}, false
+	before = q.passed[key]
+	if !next.at.Before(before.until) || before.limit != next.limit {
+		before = passed{} // of a window that has ended, or of another limit
 	}
-	if known && before.percent >= next.percent {
+	if before.percent >= next.percent {
 		return before, false
 	}
 	if q.passed == nil || len(q.passed) >= maxQuotas {
