@@ -217,12 +217,7 @@ func (s *system) failsInLine(id string) {
 	s.onlyWait(0)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // tenants is a policy of p whose tenants start so many a second each.
 func tenants(t *testing.T, limit int64) *policy.Policy {

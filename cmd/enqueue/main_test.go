@@ -229,12 +229,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // docs/operations.md: "Nothing of it reaches the terminal", whatever stands in a file or in the limits.
 func TestNastyNamesAreEscaped(t *testing.T) {

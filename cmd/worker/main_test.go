@@ -161,9 +161,4 @@ func with(f *fakeSystem) program {
 	return program{embeddedAddr: "127.0.0.1:0", assemble: func(*worker.Limits, options, *slog.Logger) (system, error) { return f, nil }}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

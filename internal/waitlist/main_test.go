@@ -21,12 +21,7 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
 const second, ms = time.Second, time.Millisecond
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // noon is when the scripts' clock of each test begins.
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)

@@ -11,9 +11,4 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

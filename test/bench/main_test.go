@@ -54,9 +54,4 @@ func writeFile(name, text string) error {
 	return os.WriteFile(name, []byte(text), 0o644) //nolint:gosec // a page that anyone may read
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

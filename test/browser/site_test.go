@@ -239,9 +239,4 @@ func click(selector string) chromedp.Action[chromedp.Void] {
 }
 
 // must ends the test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

@@ -43,12 +43,7 @@ func limiter(t testing.TB, rdb redis.UniversalClient) *throttle.Limiter {
 	return l
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 func read(t testing.TB, l *throttle.Limiter) Survey {
 	t.Helper()

@@ -19,12 +19,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // onAll runs a test on a real Redis, on miniredis and on a cluster, each under a prefix of its own.
 func onAll(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient, prefix string)) {

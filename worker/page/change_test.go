@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/worker/control"
@@ -351,12 +352,7 @@ func TestHistoryWithoutActions(t *testing.T) {
 	lacks(t, s.sees(http.StatusOK, "/history", "in force", "Who changed waiting tasks is not shown", "hw:limits:actions"), "inv0")
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
 
 // A viewer restricted to scopes reads nothing of others in the history, its export and the screen of a version, and sees how each
 // version came about.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/test/redistest"
 )
 
 func TestFail(t *testing.T) {
@@ -50,9 +52,4 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must

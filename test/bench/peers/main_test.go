@@ -258,9 +258,4 @@ func sliding(limit int64, per time.Duration) policy.Rule {
 
 func but(a answer) *answer { return &a }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = redistest.Must
