@@ -193,11 +193,7 @@ func (m *Middleware) checkExpired(ctx context.Context, j *job) error {
 	if !j.own || j.retried <= j.budget {
 		return nil
 	}
-	var marked *redis.IntCmd
-	err := redisread.FromMaster(ctx, m.cfg.Redis, func(pipe redis.Pipeliner) error {
-		marked = pipe.Exists(ctx, markKey(j))
-		return nil
-	})
+	marked, err := redisread.One(ctx, m.cfg.Redis, func(p redis.Pipeliner) *redis.IntCmd { return p.Exists(ctx, markKey(j)) })
 	if err == nil && marked.Val() > 0 {
 		return fmt.Errorf("headway: a crash ended its last attempt of %d", j.budget+1)
 	}

@@ -51,11 +51,7 @@ func (m *Middleware) saveWait(ctx context.Context, j *job, at time.Time) {
 // loadWait reads the stored state of the wait. It returns when the wait began, the zero time if that
 // is unknown, and records the deferrals in the job.
 func (m *Middleware) loadWait(ctx context.Context, j *job) time.Time {
-	var kept *redis.StringCmd
-	err := redisread.FromMaster(ctx, m.cfg.Redis, func(pipe redis.Pipeliner) error {
-		kept = pipe.Get(ctx, waitKey(j))
-		return nil
-	})
+	kept, err := redisread.One(ctx, m.cfg.Redis, func(p redis.Pipeliner) *redis.StringCmd { return p.Get(ctx, waitKey(j)) })
 	if errors.Is(err, redis.Nil) {
 		return time.Time{}
 	}

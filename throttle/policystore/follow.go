@@ -220,10 +220,8 @@ func (s *Store) Processes(ctx context.Context) ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all *redis.StringSliceCmd
-	err = redisread.FromMaster(ctx, s.rdb, func(p redis.Pipeliner) error {
-		all = p.ZRangeByScore(ctx, s.processes, &redis.ZRangeBy{Min: "(" + strconv.FormatInt(now.UnixMilli(), 10), Max: "+inf"})
-		return nil
+	all, err := redisread.One(ctx, s.rdb, func(p redis.Pipeliner) *redis.StringSliceCmd {
+		return p.ZRangeByScore(ctx, s.processes, &redis.ZRangeBy{Min: "(" + strconv.FormatInt(now.UnixMilli(), 10), Max: "+inf"})
 	})
 	if err != nil {
 		return nil, unavailable(ctx, "ask which processes follow", err)

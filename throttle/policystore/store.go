@@ -176,10 +176,7 @@ func (s *Store) fields(ctx context.Context, c redis.Cmdable, names ...string) (m
 	if c != redis.Cmdable(s.rdb) {
 		values = c.HMGet(ctx, s.key, names...)
 	} else {
-		_ = redisread.FromMaster(ctx, s.rdb, func(pipe redis.Pipeliner) error {
-			values = pipe.HMGet(ctx, s.key, names...)
-			return nil
-		}) // the command has its error
+		values, _ = redisread.One(ctx, s.rdb, func(p redis.Pipeliner) *redis.SliceCmd { return p.HMGet(ctx, s.key, names...) }) // which has its error
 	}
 	if err := values.Err(); err != nil {
 		return nil, unavailable(ctx, "read", err)

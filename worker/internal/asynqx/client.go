@@ -86,11 +86,7 @@ func NewClient(cfg ClientConfig) *Client {
 // pends reports whether a queue may have a pending task. It is true if Redis does not answer: the poll
 // that follows returns the error.
 func (c *Client) pends(ctx context.Context, queue string) bool {
-	var pending *redis.IntCmd
-	err := redisread.FromMaster(ctx, c.UniversalClient, func(pipe redis.Pipeliner) error {
-		pending = pipe.Exists(ctx, queue+"pending")
-		return nil
-	})
+	pending, err := redisread.One(ctx, c.UniversalClient, func(p redis.Pipeliner) *redis.IntCmd { return p.Exists(ctx, queue+"pending") })
 	return err != nil || pending.Val() > 0
 }
 
@@ -155,10 +151,8 @@ func (c *Client) due(ctx context.Context, set string, now any) bool {
 	if !known {
 		return true
 	}
-	var due *redis.StringSliceCmd
-	err := redisread.FromMaster(ctx, c.UniversalClient, func(pipe redis.Pipeliner) error {
-		due = pipe.ZRangeByScore(ctx, set, &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(seconds, 10), Count: 1})
-		return nil
+	due, err := redisread.One(ctx, c.UniversalClient, func(p redis.Pipeliner) *redis.StringSliceCmd {
+		return p.ZRangeByScore(ctx, set, &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(seconds, 10), Count: 1})
 	})
 	return err != nil || len(due.Val()) > 0
 }
