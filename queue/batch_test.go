@@ -35,8 +35,7 @@ func wantIDs(n int) (ids []string) {
 	return ids
 }
 
-// TestBatchReportsEveryLine holds that "a bad entry is a Result, Invalid, and a taken id one, Duplicate; neither stops the
-// batch", in the order of the lines; and that what was read before the source failed is enqueued, and the failure told.
+// A batch reports each line in its order, goes on after bad lines and taken ids, and enqueues what was read before its source failed.
 func TestBatchReportsEveryLine(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
@@ -74,8 +73,7 @@ func TestBatchReportsEveryLine(t *testing.T) {
 	}
 }
 
-// TestBatchFirstOfTwo holds that of two entries with the same id and queue the first is enqueued, also where one of them is
-// delayed and Redis has only one of asynq's two scripts.
+// Of two entries with the same id the first is enqueued, also if one of them is delayed and Redis has only one of asynq's two scripts.
 func TestBatchFirstOfTwo(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)
@@ -107,30 +105,7 @@ func TestBatchFirstOfTwo(t *testing.T) {
 	}
 }
 
-// TestBatchDoesNotLinger holds that a batch "sends what it has as soon as Redis has answered what went before": this source waits
-// for each result before it gives the next task.
-func TestBatchDoesNotLinger(t *testing.T) {
-	t.Parallel()
-	results := make(chan queue.Result)
-	client := queue.NewClient(redistest.Client(t), queue.ClientConfig{})
-	all := many(redistest.Prefix(t), 20, "a")
-	sum, err := client.EnqueueBatch(t.Context(), func(yield func(queue.Entry) bool) {
-		for e := range all {
-			if !yield(e) {
-				return
-			}
-			if got := <-results; got.Line != e.Line {
-				t.Errorf("result %d of line %d", got.Line, e.Line)
-			}
-		}
-	}, func(r queue.Result) { results <- r })
-	if sum.Enqueued != 20 || err != nil {
-		t.Errorf("%+v %v", sum, err)
-	}
-}
-
-// TestBatchInterrupted holds that a batch that is interrupted says how many were
-// done, and that all of it can be given again: each id is enqueued once.
+// An interrupted batch reports what was enqueued. Running all of it again enqueues each id once.
 func TestBatchInterrupted(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
@@ -162,8 +137,7 @@ func TestBatchInterrupted(t *testing.T) {
 	}
 }
 
-// TestBatchMemory holds that "a million lines need no more memory than a thousand": what is alive does not grow with what has
-// been read. It is not parallel, since the other tests' memory would be counted.
+// "A million lines need no more memory than a thousand". It is not parallel: the memory of other tests would count.
 func TestBatchMemory(t *testing.T) {
 	const n, slack = 20000, 4 << 20
 	rdb := redistest.NewServer(t).Client(t)
@@ -198,8 +172,7 @@ func TestBatchMemory(t *testing.T) {
 	}
 }
 
-// TestLostReply holds that a task whose call is sent again, because the first answer was lost, is enqueued once; and that it is
-// reported as a Duplicate, "unless this package drew its id".
+// A call that is sent again after its answer was lost enqueues its task once, and reports a Duplicate unless this package drew the id.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	plain, name := redistest.Client(t), redistest.Prefix(t)

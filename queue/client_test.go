@@ -87,8 +87,7 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestIDIsTaken holds that an id "is taken while its task waits or runs, for Remember after it succeeded, and while it is in
-// asynq's archive".
+// "An id is taken while its task waits or runs, for Remember after it succeeded, and while it is in asynq's archive".
 func TestIDIsTaken(t *testing.T) {
 	t.Parallel()
 	rdb, name := redistest.Client(t), redistest.Prefix(t)
@@ -210,7 +209,7 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
-// TestEnqueueFails holds that a Redis that refuses is told as what it said, and a context that ended as the context's error.
+// The error of Enqueue has Redis's own words, or is the error of a context that has ended.
 func TestEnqueueFails(t *testing.T) {
 	t.Parallel()
 	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1"}}).Client(t)

@@ -248,7 +248,7 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	for i, r := range now.Rules {
 		name := Binding{Scope: r.Scope, Rule: r.Rule}
 		if o.rules[name] == nil {
-			o.rules[name] = newRuleSum(r, name, seen)
+			o.rules[name] = &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Queues}
 		}
 		l.rules, l.own[i] = append(l.rules, o.rules[name]), r.Own
 		l.stood = l.stood || r.Own > 0
@@ -264,10 +264,6 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	}
 	o.lines[scope] = l
 	return l, nil
-}
-
-func newRuleSum(r throttle.RuleForecast, name Binding, seen time.Time) *ruleSum {
-	return &ruleSum{RuleForecast: r, name: name, seen: seen, units: r.Waiting, lines: r.Queues}
 }
 
 // add adds a task at the end of its scope's queue and returns its expected start.

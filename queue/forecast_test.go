@@ -12,8 +12,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// A forecast is held against a plain simulation of the rules, which takes one task
-// after the other. It shares nothing with the arithmetic: it keeps every start.
+// Forecasts are compared with a plain simulation of the rules, which starts one task after the other and keeps every start.
 
 // world is rules and the lines before them, in whole microseconds.
 type world struct {
@@ -80,8 +79,7 @@ func (r *plainRule) take(t, cost int64) {
 	}
 }
 
-// step starts the task that can start first, of those that can at once the one
-// whose turn it is. It returns its scope and when; -1 when nobody waits.
+// step starts the task that can start first, by turns among equals. It returns the scope and the time, and -1 if none waits.
 func (w *world) step() (scope int, at int64) {
 	scope = -1
 	for _, s := range w.turn {
@@ -184,8 +182,8 @@ type history struct {
 	kinds  []policy.Algorithm
 	cost   int64
 	mixed  bool // costs are from 1 to cost
-	idle   bool // nothing was taken before, and nobody waits
-	alone  bool // nobody waits
+	idle   bool // nothing was taken before, and no task waits
+	alone  bool // no task waits
 }
 
 func (h history) aCost(r *rand.Rand) int64 {
@@ -240,8 +238,8 @@ func (w *world) window() (longest int64) {
 	return longest
 }
 
-// compare forecasts a thousand tasks and runs them. It returns how much too late
-// each start was told, the last being the end's, and when it was, in µs.
+// compare forecasts a thousand tasks and runs them. It returns, in µs, by how much each start was forecast too late, and when it was. The
+// last of both is the end's.
 func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []int64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -262,13 +260,13 @@ func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []in
 		l.seen = begin
 	}
 	scopes, costs := h.fill(r, w, 1000)
-	var told []time.Time
+	var expected []time.Time
 	for i, s := range scopes {
 		m, err := o.add(t.Context(), Task{Scope: fmt.Sprint(s), Cost: costs[i]})
 		if err != nil || !m.known {
 			t.Fatalf("seed %d: %+v %v", seed, m, err)
 		}
-		told = append(told, m.at)
+		expected = append(expected, m.at)
 	}
 	brute := make([][]int64, h.scopes)
 	for s, at := w.step(); s >= 0; s, at = w.step() {
@@ -276,24 +274,24 @@ func (h history) compare(t *testing.T, seed uint64) (w *world, late, starts []in
 	}
 	for i, s := range scopes {
 		starts = append(starts, brute[s][place[s]])
-		late = append(late, told[i].Sub(begin).Microseconds()-brute[s][place[s]])
+		late = append(late, expected[i].Sub(begin).Microseconds()-brute[s][place[s]])
 		place[s]++
 	}
 	last := slices.Max(starts)
 	return w, append(late, o.end().at.Sub(begin).Microseconds()-last), append(starts, last)
 }
 
-// TestForecastAgainstBruteForce holds what Forecast states of its tolerance, against the simulation.
+// The tolerance that Forecast states holds against the simulation.
 func TestForecastAgainstBruteForce(t *testing.T) {
 	t.Parallel()
 	const exact, third = 0.001, 1. / 3
 	for name, tt := range map[string]struct {
 		history
 		windows int64   // off by so many of the longest window at most,
-		early   float64 // and by so much of the wait, told too early; too late never
+		early   float64 // and too early by so much of the wait; too late never
 		task    bool    // each start too, not the end alone
 	}{
-		// "Of one scope alone each start is told to within two windows of its rules"
+		// "For a single scope, each start is accurate to two windows of its rules"
 		"from idle":             {history{scopes: 1, kinds: anyKind, cost: 1, idle: true}, 0, exact, true},
 		"from idle, cost 7":     {history{scopes: 1, kinds: anyKind, cost: 7, idle: true}, 0, exact, true},
 		"from idle, mixed":      {history{scopes: 1, kinds: anyKind, cost: 7, mixed: true, idle: true}, 0, exact, true},
@@ -304,10 +302,10 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 		// "and with costs above 1 to a thirtieth"
 		"cost 7": {history{scopes: 1, kinds: anyKind, cost: 7, alone: true}, 2, 1. / 30, true},
 		"mixed":  {history{scopes: 1, own: 2, kinds: anyKind, cost: 7, mixed: true, alone: true}, 2, 1. / 30, true},
-		// "Where scopes share a rule … DoneAt"
+		// "If scopes share a rule … DoneAt does"
 		"shared":         {history{scopes: 5, kinds: anyKind, cost: 1}, 1, exact, false},
 		"shared, cost 3": {history{scopes: 5, kinds: anyKind, cost: 3}, 1, 1. / 30, false},
-		// "may be too early by a third where they have rules of their own, too"
+		// "may be too early by a third if the scopes have rules of their own, too"
 		"shared, own buckets": {history{scopes: 5, own: 2, kinds: buckets, cost: 1}, 0, third, false},
 		"shared, own rules":   {history{scopes: 5, own: 2, kinds: anyKind, cost: 1}, 1, third, false},
 	} {
@@ -324,7 +322,7 @@ func TestForecastAgainstBruteForce(t *testing.T) {
 						continue
 					}
 					if late[i] > slack+starts[i]/1000 || -late[i] > slack+int64(tt.early*float64(starts[i])) {
-						t.Fatalf("seed %d: start %d of %d told as %s, and was %s; the longest window is %s",
+						t.Fatalf("seed %d: start %d of %d was expected at %s, and came at %s; the longest window is %s",
 							seed, i, len(late), micros(starts[i]+late[i]), micros(starts[i]), micros(w.window()))
 					}
 				}
@@ -351,9 +349,8 @@ func TestForecastSpread(t *testing.T) {
 		"over":        {closed, map[int64]time.Duration{1: 40 * time.Second, 2: 50 * time.Second, 11: 140 * time.Second}},
 		"rolled over": {rolled, map[int64]time.Duration{14: 0, 15: 40 * time.Second, 24: 40 * time.Second, 25: 140 * time.Second}},
 	} {
-		sum := newRuleSum(test.rule, Binding{}, time.Time{})
 		for units, want := range test.want {
-			if got := sum.AdmitsIn(units); got.In != want {
+			if got := test.rule.AdmitsIn(units); got.In != want {
 				t.Errorf("%s: %d units after %v; want %v", name, units, got.In, want)
 			}
 		}
@@ -386,7 +383,7 @@ func TestForecastEndsWithHours(t *testing.T) {
 	}
 }
 
-// "A pause that has an end puts everything off by it", and one without can't be told.
+// "A pause delays all starts by its rest"; one without an end leaves them unknown.
 func TestForecastPaused(t *testing.T) {
 	t.Parallel()
 	rate := throttle.RuleForecast{RuleState: throttle.RuleState{RuleInfo: new(throttle.RuleInfo)}, Units: 1, Per: time.Second, Rest: time.Second}

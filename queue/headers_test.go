@@ -55,7 +55,7 @@ func TestReadSpec(t *testing.T) {
 	}
 }
 
-// TestReadSpecDamaged holds that a header with a damaged value is a typed error that names it, and never a default.
+// A damaged header is an error that names it, and never a default.
 func TestReadSpecDamaged(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string][]string{
@@ -138,7 +138,7 @@ func TestPublishedPolicy(t *testing.T) {
 	}
 }
 
-// seen are the results that an OnEnqueue was told, and how often by id.
+// seen counts the calls of an OnEnqueue by id, and has the results that its functions got.
 type seen struct {
 	mu    sync.Mutex
 	began map[string]int
@@ -171,7 +171,7 @@ func TestOnEnqueue(t *testing.T) {
 		clear(s.done)
 		got, err := client.Enqueue(t.Context(), task)
 		if err != nil || got.State != want || len(s.done["one"]) != 1 || s.done["one"][0].State != want {
-			t.Errorf("%+v %v, told %+v", got, err, s.done)
+			t.Errorf("%+v %v, and OnEnqueue got %+v", got, err, s.done)
 		}
 	}
 	headers := info(t, rdb, name, "one").Headers
@@ -184,7 +184,8 @@ func TestOnEnqueue(t *testing.T) {
 	}
 }
 
-// "The returned function … is called once with the task's Result", also of a task that a batch took and could not send.
+// "The returned function … is called once with the task's Result", also if the batch could not send it. The source waits for the first
+// result before it gives the next task: a batch sends what it has.
 func TestOnEnqueueOfATaskThatIsNotSent(t *testing.T) {
 	t.Parallel()
 	full := redistest.NewServer(t, redistest.Options{Args: []string{"--maxmemory", "1"}}).Client(t)

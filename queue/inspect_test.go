@@ -15,18 +15,19 @@ import (
 // inspectedScopes is more scopes than Inspect looks at.
 const inspectedScopes = 70
 
-// "Inspect makes Enqueue read what a task that waits is waiting for, and EnqueueBatch, for its Summary alone, when tasks start
-// whose starts are unknown otherwise", "64 at most".
+// "Inspect makes Enqueue read what a task waits for, and EnqueueBatch, for its Summary alone, the starts of tasks that wait for runs to
+// end", "64 at most".
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	limiter := limited(t, rdb, prefix, "limits: {p: {scopes: {'*': {rules: [{name: runs, algorithm: concurrency, limit: 1}]}}}}")
+	limiter := limited(t, rdb, prefix, "limits: {p: {scopes: {'*': {rules: [{name: runs, algorithm: concurrency, limit: 1}]}}}, "+
+		"q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}")
 	var names []string
 	for i := range inspectedScopes {
 		names = append(names, fmt.Sprint("p/", i))
 		rdb.Set(t.Context(), fmt.Sprintf("%s:{p}:t:/%d:runs", prefix, i), "100 60000000 0", 0) // runs of a minute
 	}
-	var told queue.Result
+	var last queue.Result
 	silent := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter})
 	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
 	named := func(id string, n int) iter.Seq[queue.Entry] {
@@ -40,7 +41,7 @@ func TestInspect(t *testing.T) {
 	}
 	batch := func(c *queue.Client, id string, n int) queue.Summary {
 		t.Helper()
-		sum, err := c.EnqueueBatch(t.Context(), named(id, n), func(r queue.Result) { told = r })
+		sum, err := c.EnqueueBatch(t.Context(), named(id, n), func(r queue.Result) { last = r })
 		if err != nil || sum.Enqueued != n*inspectedScopes {
 			t.Fatalf("%+v, %v", sum, err)
 		}
@@ -54,8 +55,8 @@ func TestInspect(t *testing.T) {
 	if sum.Untold != 2*(inspectedScopes-64) || sum.DoneAt.Sub(began) < 150*time.Second || !sum.DoneFrom.Before(sum.DoneAt) || !sum.DoneAt.Before(sum.DoneTo) || sum.Binding.Rule != "runs" {
 		t.Errorf("behind three runs of a minute: %+v", sum)
 	}
-	if !told.Start.IsZero() || told.Reason != "" {
-		t.Errorf("a task of a batch was inspected: %+v", told)
+	if !last.Start.IsZero() || last.Reason != "" {
+		t.Errorf("a task of a batch was inspected: %+v", last)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	sum, err := client.EnqueueBatch(ctx, named("cut", 2), func(queue.Result) { cancel() })
@@ -68,18 +69,10 @@ func TestInspect(t *testing.T) {
 			t.Errorf("asks %t: %+v, %v", asks, r, err)
 		}
 	}
-}
-
-// What waits for the end of a pause by its API says so, and of which scope, as in a Forecast.
-func TestInspectUpstreamPause(t *testing.T) {
-	t.Parallel()
-	rdb, prefix := redistest.Client(t), redistest.Prefix(t)
-	limiter := limited(t, rdb, prefix, "limits: {p: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}")
-	_, err := limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
+	_, err = limiter.Report(t.Context(), "q/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
 	must(t, err)
-	client := queue.NewClient(rdb, queue.ClientConfig{Limiter: limiter, Inspect: true})
-	r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "p/a", Queue: prefix})
-	if err != nil || r.Reason != queue.ReasonUpstream || r.Binding != (queue.Binding{Scope: "p/a"}) {
-		t.Errorf("%+v, %v", r, err)
+	r, err := client.Enqueue(t.Context(), queue.Task{Type: "t", Scope: "q/a", Queue: prefix})
+	if err != nil || r.Reason != queue.ReasonUpstream || r.Binding != (queue.Binding{Scope: "q/a"}) {
+		t.Errorf("behind a pause by its API: %+v, %v", r, err)
 	}
 }

@@ -85,8 +85,7 @@ func TestParseLine(t *testing.T) {
 	}
 }
 
-// TestParseLineRefuses holds that every fault of a line is told, with its field
-// and what to write instead, and no value that may be a secret.
+// Every fault of a line names its field and what to write instead, and quotes no value that may be a secret.
 func TestParseLineRefuses(t *testing.T) {
 	t.Parallel()
 	const known = "; a line has type, scope, id, cost, queue, max_retry, delay, timeout, deadline, max_wait, priority, http, payload"
@@ -171,7 +170,7 @@ func TestAppendLineRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseLine holds that no line panics, and that the task of a line, written as a line, is read back as an equal task.
+// No line panics, and AppendLine writes a task that ParseLine reads back.
 func FuzzParseLine(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"http","id":"inv-1","scope":"payments/acme","cost":1,"max_retry":3,"timeout":"10s","http":{"url":"https://a/","headers":{"X-Tenant":"acme"},"body":"{}"}}`,

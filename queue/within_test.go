@@ -11,8 +11,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// "Tasks that somebody else has written" are kept to a scope: what would spend elsewhere, or go before
-// everybody else, is refused, and "nobody takes the ids of another scope".
+// Tasks from another author stay in a part of the scopes, overtake no others there, and "no task takes an id of another scope".
 func TestWithin(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)

@@ -40,7 +40,7 @@ func ExampleRunner() {
 		defer close(ended)
 		runner.Run(ctx)
 	}()
-	stop() // when the process is told to end
+	stop() // when the process ends
 	<-ended
 	fmt.Println("stopped")
 	// Output:

@@ -162,8 +162,7 @@ func TestChangedExpression(t *testing.T) {
 		w.want("s", "2026-11-22 06:00:00")
 		w.live(halves, time.Hour) // 10:30
 		pass(2 * time.Hour)
-		// The first one is back: it was not in force from 9:30 to 10:40. It catches
-		// up from there, for that is when processes were gone.
+		// The first one is back, and was not in force from 9:30 to 10:40. It catches up from there: then all processes were gone.
 		w.live(hourly, time.Second)
 		w.want("s", "2026-11-22 06:00:00", "2026-11-22 10:30:00", "2026-11-22 11:00:00", "2026-11-22 12:00:00")
 	})
@@ -214,7 +213,7 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Redis's clock is set back: nothing runs twice, and it is told when a record is far ahead.
+// If Redis's clock is set back, nothing runs twice, and the log reports, once, a record that is far ahead.
 func TestServerClockGoesBack(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		w.live(file(daily), 5*time.Minute)
@@ -228,7 +227,7 @@ func TestServerClockGoesBack(t *testing.T) {
 	})
 }
 
-// While Redis is down nothing is lost, and it is said once.
+// While Redis is down no run is lost, and the log says once that it is down.
 func TestRedisDown(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		var down atomic.Bool
@@ -253,7 +252,7 @@ func TestRedisDown(t *testing.T) {
 	})
 }
 
-// A refused task holds nothing up, and is told.
+// A rejected task delays no later run, and the log reports it.
 func TestRefusedTask(t *testing.T) {
 	inBubble(t, "2026-11-22 05:59:00", func(t *testing.T, w *world) {
 		policy, err := limitsyaml.Parse("limits.yaml", []byte("limits: {}"))
