@@ -39,15 +39,13 @@ func (p *permit) trace() *httptrace.ClientTrace {
 			}
 		},
 		GotConn: func(info httptrace.GotConnInfo) {
-			c, ok := info.Conn.(*conn)
-			switch {
-			case !ok: // unreachable: all connections come from dialer
-			case p.used():
+			c := info.Conn.(*conn) // as dialer makes all of them
+			if p.used() {
 				c.permit.Store(nil)
-			default:
-				p.got.Store(c)
-				c.permit.Store(p)
+				return
 			}
+			p.got.Store(c)
+			c.permit.Store(p)
 		},
 		WroteRequest: func(httptrace.WroteRequestInfo) { p.wrote() },
 		PutIdleConn: func(error) {

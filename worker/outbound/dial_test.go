@@ -201,15 +201,12 @@ func TestAllowHosts(t *testing.T) {
 		{"127.0.0.1:1", "127.0.0.1", false},
 		{"api.test", "api.test", true},
 		{"API.test.", "api.TEST", true},
-		{"api.test", "API.test.", true},
 		{"api.test:" + s.port, "api.test", true},
 		{"api.test:1", "api.test", false},
 		{"api.test", "x.api.test", false},
 		{"127.0.0.1", "api.test", false}, // the name was not allowed, its address does not help
 		{"api.test", "127.0.0.1", false},
-		{"[::1]", "127.0.0.1", false},
 		{"xn--bcher-kva.test", "bücher.test", true},
-		{"１２７.0.0.1", "127.0.0.1", true},
 	} {
 		h := handler(t, Config{AllowHosts: []string{tc.allow}}, seams{resolver: resolves("127.0.0.1")})
 		err := run(t, h, payload{URL: "http://" + tc.host + ":" + s.port})

@@ -22,7 +22,7 @@ import (
 	"github.com/headway-go/headway/test/programs"
 )
 
-// secretive is a request with a secret in every place that may hold one. Each has its own text, so that a leak tells where it came from.
+// secretive is a request with a secret in every place that may hold one. Each has its own text, which shows where a leak came from.
 func secretive(base string) payload {
 	scheme, rest, _ := strings.Cut(base, "://")
 	return payload{
