@@ -14,6 +14,7 @@ import (
 type Field struct {
 	Name  string
 	Label string // the name in the form in which a reason begins with it
+	Path  string // the names from the root, as diag.PathTo writes them
 	Key   *yaml.Node
 	Value *yaml.Node
 }
@@ -77,9 +78,9 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 			l.Add(PlaceOf(key), path, reason)
 			continue
 		}
-		f := Field{Name: key.Value, Label: diag.PathName(key.Value), Key: key, Value: value}
+		f := Field{Name: key.Value, Label: diag.PathName(key.Value), Path: diag.PathTo(path, key.Value), Key: key, Value: value}
 		if line, twice := lines[f.Name]; twice {
-			l.Add(PlaceOf(key), diag.PathTo(path, f.Name),
+			l.Add(PlaceOf(key), f.Path,
 				fmt.Sprintf("%s is there already, on line %d; keep one of the two", f.Label, line))
 			continue
 		}

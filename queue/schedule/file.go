@@ -96,21 +96,21 @@ func (r *reader) ofTask(s *Schedule, field, reason string) {
 var scheduleFields = []string{"cron", "timezone", "jitter", "catch_up", "task"}
 
 func (r *reader) file(root *yaml.Node) []*Schedule {
-	if !r.is(field{Field: strictyaml.Field{Label: "the file", Key: root, Value: root}}, yaml.MappingNode, "schedules: and names under it") {
+	if !r.Is(strictyaml.Field{Label: "the file", Key: root, Value: root}, yaml.MappingNode, "", "schedules: and names under it") {
 		return nil
 	}
 	var schedules []*Schedule
 	found := false
-	for _, f := range r.fields(root, "") {
+	for _, f := range r.Fields(root, "") {
 		if f.Name != "schedules" {
-			r.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not a field of the file; write schedules", f.Label)
+			r.fault(strictyaml.PlaceOf(f.Key), f.Path, "%s is not a field of the file; write schedules", f.Label)
 			continue
 		}
 		found = true
-		if !r.is(f, yaml.MappingNode, "names under it, or {} for none") {
+		if !r.Is(f, yaml.MappingNode, f.Path, "names under it, or {} for none") {
 			continue
 		}
-		for _, f := range r.fields(f.Value, f.path) {
+		for _, f := range r.Fields(f.Value, f.Path) {
 			schedules = append(schedules, r.schedule(f))
 		}
 	}
@@ -121,16 +121,16 @@ func (r *reader) file(root *yaml.Node) []*Schedule {
 }
 
 // schedule reads one schedule. The result is unusable if there are faults.
-func (r *reader) schedule(f field) *Schedule {
+func (r *reader) schedule(f strictyaml.Field) *Schedule {
 	if reason := diag.NameReason(f.Name); reason != "" {
-		r.fault(strictyaml.PlaceOf(f.Key), f.path, "the name %s", reason)
+		r.fault(strictyaml.PlaceOf(f.Key), f.Path, "the name %s", reason)
 	}
 	s := &Schedule{Name: f.Name, Timezone: "UTC", CatchUp: CatchUpLast}
-	if !r.is(f, yaml.MappingNode, "its fields under it: cron and task") {
+	if !r.Is(f, yaml.MappingNode, f.Path, "its fields under it: cron and task") {
 		return s
 	}
-	given := map[string]field{}
-	for _, f := range r.fields(f.Value, f.path) {
+	given := map[string]strictyaml.Field{}
+	for _, f := range r.Fields(f.Value, f.Path) {
 		if !slices.Contains(scheduleFields, f.Name) {
 			r.unknown(f, "a schedule", scheduleFields)
 			continue
@@ -139,7 +139,7 @@ func (r *reader) schedule(f field) *Schedule {
 	}
 	for _, name := range []string{"cron", "task"} {
 		if _, ok := given[name]; !ok {
-			r.fault(strictyaml.PlaceOf(f.Key), diag.PathTo(f.path, name), "%s is missing; write it", name)
+			r.fault(strictyaml.PlaceOf(f.Key), diag.PathTo(f.Path, name), "%s is missing; write it", name)
 		}
 	}
 	r.times(s, given)
@@ -153,12 +153,12 @@ func (r *reader) schedule(f field) *Schedule {
 }
 
 // times reads cron, timezone and jitter.
-func (r *reader) times(s *Schedule, given map[string]field) {
+func (r *reader) times(s *Schedule, given map[string]strictyaml.Field) {
 	zone := ""
 	if f, ok := given["timezone"]; ok {
 		text, ok := r.text(f, "a name of the IANA list, such as America/Los_Angeles")
 		if s.Timezone = text; ok && text == "" {
-			r.bad(f, "is empty; write UTC, or leave it out")
+			r.Bad(f, f.Path, "is empty; write UTC, or leave it out")
 		} else if _, err := wallclock.Zone(text); ok && r.clock(f, err) {
 			zone = text
 		}
@@ -176,14 +176,14 @@ func (r *reader) times(s *Schedule, given map[string]field) {
 }
 
 // clock reports whether package wallclock accepted a value, and adds the fault if it did not.
-func (r *reader) clock(f field, err error) bool {
+func (r *reader) clock(f strictyaml.Field, err error) bool {
 	if we, ok := errors.AsType[*wallclock.Error](err); ok {
-		r.Add(f.Place(), f.path, we.Reason)
+		r.Add(f.Place(), f.Path, we.Reason)
 	}
 	return err == nil
 }
 
-func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
+func (r *reader) jitter(f strictyaml.Field, runs *wallclock.Schedule) time.Duration {
 	text, ok := r.text(f, "a duration, such as 30s or 5m")
 	if !ok {
 		return 0
@@ -191,21 +191,21 @@ func (r *reader) jitter(f field, runs *wallclock.Schedule) time.Duration {
 	d, err := queue.ParseDuration(text)
 	switch {
 	case err != nil:
-		r.Add(f.Place(), f.path, err.Error())
+		r.Add(f.Place(), f.Path, err.Error())
 	case d == 0 || d%time.Second != 0:
-		r.bad(f, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
+		r.Bad(f, f.Path, "is %v; write whole seconds, which is what asynq keeps, or leave it out", d)
 	case runs != nil && d >= runs.Gap():
-		r.bad(f, "is %v and the runs are as close as %v; write less than that", d, runs.Gap())
+		r.Bad(f, f.Path, "is %v and the runs are as close as %v; write less than that", d, runs.Gap())
 	}
 	return d
 }
 
-func (r *reader) catchUp(f field) CatchUp {
+func (r *reader) catchUp(f strictyaml.Field) CatchUp {
 	const want = "none, last or all"
 	text, ok := r.text(f, want)
 	c := CatchUp(text)
 	if ok && !slices.Contains([]CatchUp{CatchUpNone, CatchUpLast, CatchUpAll}, c) {
-		r.bad(f, "is %q; write %s", diag.Clip(text), want)
+		r.Bad(f, f.Path, "is %q; write %s", diag.Clip(text), want)
 	}
 	return c
 }
@@ -229,42 +229,19 @@ func (r *reader) err(name string) error {
 	return &FileError{Name: name, Faults: r.All()}
 }
 
-// field is a name of a mapping with its value.
-type field struct {
-	strictyaml.Field
-	path string
-}
-
-// bad reports a fault of a value.
-func (r *reader) bad(f field, format string, args ...any) { r.Bad(f.Field, f.path, format, args...) }
-
-// is reports whether a value is of a kind, and adds a fault if it is not.
-func (r *reader) is(f field, kind yaml.Kind, want string) bool {
-	return r.Is(f.Field, kind, f.path, want)
-}
-
 // text reads a text. A value that YAML reads as a number or the like must be quoted if text is meant.
-func (r *reader) text(f field, want string) (string, bool) {
-	if !r.is(f, yaml.ScalarNode, want) {
+func (r *reader) text(f strictyaml.Field, want string) (string, bool) {
+	if !r.Is(f, yaml.ScalarNode, f.Path, want) {
 		return "", false
 	}
 	if f.Value.Tag != "!!str" {
-		r.bad(f, "is %s; write %s, or %q in quotes if that text is meant", strictyaml.Describe(f.Value), want, diag.Clip(f.Value.Value))
+		r.Bad(f, f.Path, "is %s; write %s, or %q in quotes if that text is meant", strictyaml.Describe(f.Value), want, diag.Clip(f.Value.Value))
 		return "", false
 	}
 	return f.Value.Value, true
 }
 
-// fields returns the fields of a mapping that have a name of their own.
-func (r *reader) fields(n *yaml.Node, path string) []field {
-	var fields []field
-	for _, f := range r.Fields(n, path) {
-		fields = append(fields, field{Field: f, path: diag.PathTo(path, f.Name)})
-	}
-	return fields
-}
-
 // unknown reports a field that its owner does not have.
-func (r *reader) unknown(f field, owner string, known []string) {
-	r.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not a field of %s; %s", f.Label, owner, diag.Meant(f.Name, known))
+func (r *reader) unknown(f strictyaml.Field, owner string, known []string) {
+	r.fault(strictyaml.PlaceOf(f.Key), f.Path, "%s is not a field of %s; %s", f.Label, owner, diag.Meant(f.Name, known))
 }

@@ -39,15 +39,15 @@ type line struct {
 	bad    map[string]bool       // fields with a reported fault
 }
 
-func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
+func (r *reader) task(f strictyaml.Field) (queue.Task, map[string]diag.Place) {
 	l := &line{reader: r, places: map[string]diag.Place{"": strictyaml.PlaceOf(f.Key)}, bad: map[string]bool{}}
-	if !r.is(f, yaml.MappingNode, "its fields under it: type, scope and what to do") {
+	if !r.Is(f, yaml.MappingNode, f.Path, "its fields under it: type, scope and what to do") {
 		return queue.Task{}, nil
 	}
 	t, err := queue.ParseLine(l.object(f, ""))
 	if ie, ok := errors.AsType[*queue.InvalidError](err); ok {
 		for _, fault := range ie.Faults {
-			l.report(f.path, fault)
+			l.report(f.Path, fault)
 		}
 	}
 	return t, l.places
@@ -55,9 +55,9 @@ func (r *reader) task(f field) (queue.Task, map[string]diag.Place) {
 
 // object returns a mapping without the fields that have a fault, which it reports. name is that of the
 // mapping in package queue.
-func (l *line) object(f field, name string) jsontext.Value {
+func (l *line) object(f strictyaml.Field, name string) jsontext.Value {
 	var members [][]byte
-	for _, f := range l.fields(f.Value, f.path) {
+	for _, f := range l.Fields(f.Value, f.Path) {
 		member := strings.TrimPrefix(name+"."+f.Name, ".")
 		l.places[member] = f.Place()
 		value := l.member(f, name, member)
@@ -71,11 +71,11 @@ func (l *line) object(f field, name string) jsontext.Value {
 }
 
 // member returns the value of a field, nil if it has a fault.
-func (l *line) member(f field, within, name string) jsontext.Value {
+func (l *line) member(f strictyaml.Field, within, name string) jsontext.Value {
 	known := taskFields[within]
 	switch {
 	case within == "" && notRecurring[name] != "":
-		l.fault(strictyaml.PlaceOf(f.Key), f.path, "%s is not for a schedule: %s; remove it", name, notRecurring[name])
+		l.fault(strictyaml.PlaceOf(f.Key), f.Path, "%s is not for a schedule: %s; remove it", name, notRecurring[name])
 		return nil
 	case known != nil && !slices.Contains(known, f.Name):
 		l.unknown(f, map[string]string{"": "a schedule's task", "http": "http"}[within], known)
@@ -90,27 +90,27 @@ func (l *line) member(f field, within, name string) jsontext.Value {
 }
 
 // value returns any value, nil if it has a fault.
-func (l *line) value(f field, name string) jsontext.Value {
+func (l *line) value(f strictyaml.Field, name string) jsontext.Value {
 	mayBeNull := name == "payload" || strings.HasPrefix(name, "payload.")
 	switch kind := f.Value.Kind; {
-	case !l.Plain(f.Field, f.path):
+	case !l.Plain(f, f.Path):
 		return nil
 	case kind == yaml.MappingNode:
 		return l.object(f, name)
 	case kind == yaml.SequenceNode:
 		return l.list(f, name)
-	case !mayBeNull && !l.is(f, yaml.ScalarNode, "a text or a number"):
+	case !mayBeNull && !l.Is(f, yaml.ScalarNode, f.Path, "a text or a number"):
 		return nil
 	}
 	return l.scalar(f)
 }
 
-func (l *line) list(f field, name string) jsontext.Value {
+func (l *line) list(f strictyaml.Field, name string) jsontext.Value {
 	var values [][]byte
 	for i, n := range f.Value.Content {
 		item := fmt.Sprintf("%s[%d]", f.Name, i)
-		value := l.value(field{
-			Field: strictyaml.Field{Name: item, Label: diag.PathName(item), Key: n, Value: n}, path: fmt.Sprintf("%s[%d]", f.path, i),
+		value := l.value(strictyaml.Field{
+			Name: item, Label: diag.PathName(item), Path: fmt.Sprintf("%s[%d]", f.Path, i), Key: n, Value: n,
 		}, name)
 		if value == nil {
 			return nil
@@ -122,7 +122,7 @@ func (l *line) list(f field, name string) jsontext.Value {
 
 // scalar returns a scalar as JSON has it; package queue checks which one it must be. YAML has many more
 // ways to write a number (0x10, 010, 1_000, .inf), and parsers differ on half of them.
-func (l *line) scalar(f field) jsontext.Value {
+func (l *line) scalar(f strictyaml.Field) jsontext.Value {
 	switch n := f.Value; n.Tag {
 	case "!!str":
 		return quote(n.Value)
@@ -133,7 +133,7 @@ func (l *line) scalar(f field) jsontext.Value {
 			return text
 		}
 	}
-	l.reader.bad(f, "is %s; write it as JSON does, or in quotes if that text is meant", strictyaml.Describe(f.Value))
+	l.Bad(f, f.Path, "is %s; write it as JSON does, or in quotes if that text is meant", strictyaml.Describe(f.Value))
 	return nil
 }
 

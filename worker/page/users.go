@@ -210,7 +210,7 @@ func (r *userReader) root(root *yaml.Node) {
 			continue
 		}
 		for _, user := range r.Fields(f.Value, f.Name) {
-			r.user(user, diag.PathTo(f.Name, user.Name), secret)
+			r.user(user, secret)
 		}
 	}
 	if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
@@ -218,78 +218,77 @@ func (r *userReader) root(root *yaml.Node) {
 	}
 }
 
-func (r *userReader) user(f strictyaml.Field, path, secret string) {
+func (r *userReader) user(f strictyaml.Field, secret string) {
 	if reason := diag.NameReason(f.Name); reason != "" {
-		r.Add(strictyaml.PlaceOf(f.Key), path, "the name "+reason)
+		r.Add(strictyaml.PlaceOf(f.Key), f.Path, "the name "+reason)
 	}
-	if !r.Is(f, yaml.MappingNode, path, "its fields under it: "+secret+" and role") {
+	if !r.Is(f, yaml.MappingNode, f.Path, "its fields under it: "+secret+" and role") {
 		return
 	}
 	actor, text := Actor{Name: f.Name}, ""
 	var at strictyaml.Field
-	for _, field := range r.Fields(f.Value, path) {
-		where := diag.PathTo(path, field.Name)
+	for _, field := range r.Fields(f.Value, f.Path) {
 		switch field.Name {
 		case secret:
-			at, text = field, r.text(field, where)
+			at, text = field, r.text(field)
 		case "role":
-			name := r.text(field, where)
+			name := r.text(field)
 			if !slices.Contains(roleNames, name) {
-				r.Bad(field, where, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
+				r.Bad(field, field.Path, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
 				continue
 			}
 			actor.Role, _ = control.ParseRole(name)
 		case "groups":
-			actor.Groups = r.list(field, where)
+			actor.Groups = r.list(field)
 			for _, group := range actor.Groups {
 				r.out.groups[group] = true
 			}
 		case "scopes":
-			actor.Scopes = r.list(field, where)
+			actor.Scopes = r.list(field)
 			for _, scope := range actor.Scopes {
 				if _, err := policy.ParseScope(strings.ReplaceAll(scope, "*", "x")); err != nil {
-					r.Bad(field, where, "has %q, which is no scope", diag.Clip(scope))
+					r.Bad(field, field.Path, "has %q, which is no scope", diag.Clip(scope))
 				}
 			}
 		default:
-			r.Bad(field, where, "is not a field of it; write %s", diag.OneOf([]string{secret, "role", "groups", "scopes"}))
+			r.Bad(field, field.Path, "is not a field of it; write %s", diag.OneOf([]string{secret, "role", "groups", "scopes"}))
 		}
 	}
 	if actor.Role == RoleNone {
-		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(path, "role"), "role is missing; write "+diag.OneOf(roleNames))
+		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(f.Path, "role"), "role is missing; write "+diag.OneOf(roleNames))
 	}
 	if at.Value == nil {
-		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(path, secret), secret+" is missing; write the hash that worker page hash or worker page token prints")
+		r.Add(strictyaml.PlaceOf(f.Key), diag.PathTo(f.Path, secret), secret+" is missing; write the hash that worker page hash or worker page token prints")
 		return
 	}
 	if secret == "password" {
 		if _, err := bcrypt.Cost([]byte(text)); err != nil {
-			r.Bad(at, diag.PathTo(path, secret), "is no bcrypt hash; write the one that worker page hash prints")
+			r.Bad(at, at.Path, "is no bcrypt hash; write the one that worker page hash prints")
 		}
 		r.out.people[f.Name] = person{actor, []byte(text)}
 		return
 	}
 	t := token{actor: actor}
 	if sum, err := hex.DecodeString(text); err != nil || copy(t.sum[:], sum) != len(t.sum) || len(sum) != len(t.sum) {
-		r.Bad(at, diag.PathTo(path, secret), "is no SHA-256 in hex; write the one that worker page token prints")
+		r.Bad(at, at.Path, "is no SHA-256 in hex; write the one that worker page token prints")
 	}
 	r.out.tokens = append(r.out.tokens, t)
 }
 
-func (r *userReader) text(f strictyaml.Field, path string) string {
-	if !r.Is(f, yaml.ScalarNode, path, "one value") {
+func (r *userReader) text(f strictyaml.Field) string {
+	if !r.Is(f, yaml.ScalarNode, f.Path, "one value") {
 		return ""
 	}
 	return f.Value.Value
 }
 
-func (r *userReader) list(f strictyaml.Field, path string) (list []string) {
-	if !r.Is(f, yaml.SequenceNode, path, "a list, such as [team-pay]") {
+func (r *userReader) list(f strictyaml.Field) (list []string) {
+	if !r.Is(f, yaml.SequenceNode, f.Path, "a list, such as [team-pay]") {
 		return nil
 	}
 	for _, item := range f.Value.Content {
 		if item.Kind != yaml.ScalarNode || item.Value == "" {
-			r.Add(strictyaml.PlaceOf(item), path, "an entry is "+strictyaml.Describe(item)+"; write a name")
+			r.Add(strictyaml.PlaceOf(item), f.Path, "an entry is "+strictyaml.Describe(item)+"; write a name")
 			continue
 		}
 		list = append(list, item.Value)
