@@ -85,7 +85,7 @@ func (h *handler) authorized(route route) http.HandlerFunc {
 			return
 		}
 		defer leave()
-		if r.URL.Path != "/live" { // which the browser opens by itself, also when nobody looks
+		if r.URL.Path != "/live" { // which the browser opens by itself, also with no person at it
 			h.sessions.use(r, h.now())
 		}
 		if !readForm(w, r, mostForm) {

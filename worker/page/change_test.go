@@ -67,8 +67,7 @@ func (s *site) service() *control.Service {
 	return h.service
 }
 
-// "One test per mutation and role": who may not, is refused by the service, and changes nothing; who may, changes it. Who may is what
-// control.TestRoles has.
+// Each mutation is made by the roles that may make it, as control.TestRoles has them. Others change nothing, and a viewer gets no form.
 func TestMutationsByRole(t *testing.T) {
 	t.Parallel()
 	set := form("verb", "set", "scope", "payments/acme", "rule", "tenant", "field:limit", "7")
@@ -109,6 +108,13 @@ func TestMutationsByRole(t *testing.T) {
 					t.Errorf("%s may, and got %d, version %d after %d\n%s", name, code, s.version(), was, body)
 				case !may && (code != http.StatusForbidden || s.version() != was):
 					t.Errorf("%s may not, and got %d, version %d after %d\n%s", name, code, s.version(), was, body)
+				case name == "viewer":
+					for _, do := range []string{"", "edit"} {
+						fields.Set("do", do)
+						for _, r := range []*http.Request{requestOf(http.MethodGet, "/change", fields, false), formTo("/change", fields), requestOf(http.MethodPost, "/change", fields, true)} {
+							lacks(t, s.says(http.StatusForbidden, r), "<textarea")
+						}
+					}
 				}
 			}
 		})
@@ -147,7 +153,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// "Every form field as the CLI refuses it, in the same words; conflicts when somebody was quicker, with both versions shown."
+// The page refuses a form in the words of the command line. If another change came first, it shows both versions.
 func TestChangeRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -158,7 +164,6 @@ func TestChangeRefused(t *testing.T) {
 		want   string
 	}{
 		{form("verb", "set", "scope", set, "rule", "tenant", "field:limit", "x"), 422, `limit is the text &#34;x&#34;; write a whole number in plain digits, such as 100`},
-		{form("verb", "set", "scope", set, "rule", "tenant", "field:per", "zz"), 422, `per is the text &#34;zz&#34;; write a duration, such as 500ms, 1m, 24h or 30d`},
 		{form("verb", "set", "scope", set, "rule", "tenant", "more", "foo=1"), 422, "foo is not a field of a rule"},
 		{form("verb", "set", "scope", set, "rule", "tenant", "more", "foo"), 422, "is not KEY=VALUE"},
 		{form("verb", "set", "scope", set, "rule", "tenant"), 422, "give at least one field"},
@@ -170,7 +175,6 @@ func TestChangeRefused(t *testing.T) {
 		{form("verb", "remove", "scope", set, "rule", "none"), 422, "none"},
 		{form("verb", "import", "limits", "limits: {p: {rules: [{name: a}]}}"), 422, "algorithm"},
 		{form("verb", "assign", "scope", set, "assign:weight", "much"), 422, "weight &#34;much&#34; is not a whole number above 0"},
-		{form("verb", "assign", "scope", set, "assign:weight", "9999"), 422, "weight is 9999"},
 		{form("verb", "assign", "scope", set, "assign:owner", "team-acme"), 422, "change at least one field"},
 		{form("verb", "rollback", "version", "99"), 422, "99"},
 		{form("verb", "rollback"), 400, "no version"},
@@ -226,7 +230,7 @@ func (s *site) waiting(scope string) int64 {
 	return turns.All
 }
 
-// Tasks are counted before anything is done to them, and then it is done to those that were chosen, or to all of a scope.
+// Tasks are counted before they are changed: those that were chosen, or all of a scope.
 func TestActOnTasks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -276,16 +280,13 @@ func TestActOnTasks(t *testing.T) {
 		{form("verb", "cancel", "scope", "payments", "task", chosen("none")), 404, "no queue has a task none"},
 		{form("verb", "burn", "scope", "payments", "all", "yes"), 400, "cannot be changed by"},
 		{form("verb", "cancel", "scope", "payments", "all", "yes", "reason", "two\nlines", "do", "make"), 422, "reason"},
-		{form("verb", "run", "scope", "payments", "all", "yes", "reason", "bell\a", "do", "make"), 422, "reason"},
-		{form("verb", "clear", "scope", "payments", "reason", strings.Repeat("x", 501), "do", "make"), 422, "reason"},
 	} {
 		s.sends(bad.code, "/tasks", bad.fields, bad.want)
 	}
 	wait(0, 4)
 }
 
-// A scope is cleared from its own screen: what waits there and below it is counted, and cancelled in steps. What is enqueued after the
-// count stays.
+// Clear counts what waits in a scope and below it, and cancels it in steps. What is enqueued after the count stays.
 func TestClear(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -336,7 +337,7 @@ func hidden(t *testing.T, body, name string) string {
 	return html.UnescapeString(value)
 }
 
-// Where the page's Redis user may not read who changed waiting tasks, the history of the limits is shown, and one line says what is not.
+// If the page's Redis user may not read the changes of waiting tasks, the history shows those of the limits, and says what is missing.
 func TestHistoryWithoutActions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -354,8 +355,7 @@ func TestHistoryWithoutActions(t *testing.T) {
 
 var must = redistest.Must
 
-// A viewer restricted to scopes reads nothing of others in the history, its export and the screen of a version, and sees how each
-// version came about.
+// A viewer restricted to scopes sees nothing of others in the history, its export and the screen of a version.
 func TestHistoryOfOthersIsHidden(t *testing.T) {
 	t.Parallel()
 	limits := strings.ReplaceAll(testLimits, "  search:", "  ledger:")

@@ -24,7 +24,7 @@ func policyOf(t *testing.T, rules string) *policy.Policy {
 	return p
 }
 
-// The line of a chart is what the rule admits in a slot that admits least in the long run, of those whose window is no longer than the chart.
+// The line of a chart is the least that a rule admits in a slot in the long run. Rules with windows longer than the chart do not count.
 func TestAdmits(t *testing.T) {
 	t.Parallel()
 	for rules, want := range map[string]struct {
@@ -85,8 +85,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// The screen of a scope shows starts by 15 seconds and by two hours against what its rules admit, how the runs ended, and what the API's
-// answers changed. The overview shows the API's own limit and the longest wait, the failures how the runs of a provider ended.
+// The screens show what started, how runs ended, and what the API's answers changed.
 func TestStartsAndAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -127,7 +126,7 @@ const manyProviders = `limits:
   quiet: {rules: [{name: plan, algorithm: sliding-window, limit: 100, per: 1s}]}
 `
 
-// Those in trouble come first: also those whose scopes are, counted by what they are in. An idle provider whose rules stand below it is in none.
+// Providers in trouble come first, also if only scopes below them are. An idle provider whose rules count below it is in none.
 func TestThoseInTroubleFirst(t *testing.T) {
 	t.Parallel()
 	s := newSiteUnder(t, manyProviders, nil)
@@ -160,7 +159,7 @@ func TestThoseInTroubleFirst(t *testing.T) {
 	s.sees(http.StatusOK, "/scope?scope=stopped", "Suspended below", "below it 2 suspended")
 }
 
-// Of more scopes than are read, the screen says that its order and its filter are of a part, and leads to the one that is named.
+// If there are more scopes than are read, the screen says that it orders and filters a part, and links the scope that the filter names.
 func TestMoreScopesThanWereRead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)

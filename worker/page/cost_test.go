@@ -124,7 +124,7 @@ func serverInfo(host string, pid int, started time.Time, queues map[string]int) 
 	return protowire.AppendBytes(protowire.AppendTag(b, 8, protowire.BytesType), at)
 }
 
-// "100 viewers cost Redis what one does", and none when nobody looks.
+// "100 viewers cost Redis what one does", and without viewers Redis is not read.
 func TestHubReadsOnceForAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestHubReadsOnceForAll(t *testing.T) {
 		<-time.After(time.Hour)
 		synctest.Wait()
 		if n := n.Load(); n != at {
-			t.Errorf("%d readings while nobody looked", n-at)
+			t.Errorf("%d readings without viewers", n-at)
 		}
 		away.Store(true)
 		if st := h.get(t.Context(), one); st.err == nil || st.data != at {

@@ -9,8 +9,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// longSite is a site whose changes of tasks are answered at once, with 50 tasks that wait. stop holds
-// what writes to Redis until goOn is called.
+// longSite is a site with 50 waiting tasks that answers changes of tasks at once. stop holds writes to Redis until goOn is called.
 func longSite(t *testing.T) (s *site, h *handler, stop, goOn func()) {
 	t.Helper()
 	s = newSite(t, nil)
@@ -36,8 +35,7 @@ func (s *site) begin(pairs ...string) string {
 	return ""
 }
 
-// docs/page.md: "A change that lasts longer than two seconds goes on beside a screen of its progress". The
-// screen tells its end, nobody else sees it, and its actor begins no second one meanwhile.
+// A change that lasts goes on beside a screen of its progress, which only its actor sees. The actor can begin no second change meanwhile.
 func TestLongChangeOfTasks(t *testing.T) {
 	t.Parallel()
 	s, h, stop, goOn := longSite(t)
@@ -62,7 +60,7 @@ func TestLongChangeOfTasks(t *testing.T) {
 	s.sees(http.StatusOK, "/history", "priority of payments/acme")
 }
 
-// A change that is stopped, or whose page is closed, says so, and the history has what it changed.
+// The progress of a change says that it was stopped, or its page closed; the history has what it changed.
 func TestStoppedChangeOfTasks(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stop", "close"} {

@@ -57,8 +57,7 @@ func newHidden(t *testing.T) *site {
 	return s
 }
 
-// Who has no right to a verb at a place is refused before anything of it is read or shown: on each route, with each verb, at each form of
-// place, and whatever else the form has.
+// An actor without the right to a verb at a place sees nothing of it, on each route, with each verb, place and fault of a form.
 func TestRightsComeFirst(t *testing.T) {
 	t.Parallel()
 	s := newHidden(t)
@@ -150,23 +149,7 @@ func requestOf(method, path string, fields url.Values, multi bool) *http.Request
 	return r
 }
 
-// A viewer of all scopes may read limits, and gets no form that changes them.
-func TestViewersGetNoForms(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	s.actor = actors["viewer"]
-	for verb := range verbs {
-		for _, do := range []string{"", "edit", "make"} {
-			fields := form("verb", string(verb), "scope", "payments/acme", "rule", "tenant", "do", do, "version", "1", "for", "soon")
-			for _, r := range []*http.Request{requestOf(http.MethodGet, "/change", fields, false), formTo("/change", fields), requestOf(http.MethodPost, "/change", fields, true)} {
-				lacks(t, s.says(http.StatusForbidden, r), "<textarea")
-			}
-		}
-	}
-}
-
-// A form has the same bounds and rights as multipart as it has otherwise, and half a form does nothing. One of more than two megabytes is
-// refused in words.
+// A multipart form has the bounds and rights of any other form, half a form does nothing, and one that is too large is refused in words.
 func TestMultipart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// Who asks is known, or nothing is answered.
+// Only a known actor gets an answer.
 func TestWhoAsks(t *testing.T) {
 	t.Parallel()
 	from := func(addr string, header ...string) *http.Request {
@@ -350,7 +350,7 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-// A success of one's own gives back no tries at others, and who has logged in before is not locked out by guesses.
+// A login gives back no tries at other names. In a browser that has logged in before, a person is not locked out by guesses.
 func TestGuessesAtTheLogin(t *testing.T) {
 	t.Parallel()
 	s, users, _ := newSiteOfUsers(t)
@@ -399,7 +399,7 @@ func TestGuessesAtTheLogin(t *testing.T) {
 	}
 }
 
-// Of whom tries are counted: behind a proxy the address that it names, and of IPv6 the network.
+// Tries count by address: behind a proxy the one that it names, and for IPv6 the network.
 func TestSenders(t *testing.T) {
 	t.Parallel()
 	h := &handler{cfg: Config{Proxy: &Proxy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
@@ -418,7 +418,7 @@ func TestSenders(t *testing.T) {
 	}
 }
 
-// A form of an unknown sender is refused before it is read whole, and is not echoed.
+// The page refuses a large form of an unknown sender before it has read all of it, and does not echo it.
 func TestLargeLogin(t *testing.T) {
 	t.Parallel()
 	s, _, _ := newSiteOfUsers(t)
