@@ -90,8 +90,7 @@ func TestReadSpecDamaged(t *testing.T) {
 	}
 }
 
-// "Tasks carry it in HeaderApp", whatever characters the name has, 128 bytes of it; and a header that another program wrote is no
-// fault and needs no scope.
+// "Tasks carry it in HeaderApp", 128 bytes of it, whatever characters it has. A header of another program is no fault, and needs no scope.
 func TestClientApp(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewServer(t).Client(t)

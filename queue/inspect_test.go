@@ -15,8 +15,7 @@ import (
 // inspectedScopes is more scopes than Inspect looks at.
 const inspectedScopes = 70
 
-// "Inspect makes Enqueue read what a task waits for, and EnqueueBatch, for its Summary alone, the starts of tasks that wait for runs to
-// end", "64 at most".
+// Inspect reads what an enqueued task waits for and, for the Summary of a batch, the starts of tasks that wait for runs, "64 at most".
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	rdb, prefix := redistest.Client(t), redistest.Prefix(t)

@@ -23,8 +23,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// Spaces, quotes, backslashes and control characters are refused wherever they stand,
-// with the place and what to write instead, and without the URL.
+// The fault of a raw character names its place and what to write instead, and quotes no part of the URL.
 func TestRawCharacters(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -91,8 +90,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// Whatever is accepted has a host that means one thing: an address, or a name in ASCII that
-// IDNA leaves as it is; and a text that is one word.
+// The host of an accepted URL is an address, or a name in ASCII that IDNA leaves as it is, and its request line has one word for it.
 func FuzzParseURL(f *testing.F) {
 	for _, text := range []string{"http://１２７.0.0.1:80/a?b#c", "https://u:p@b\u00fccher.test./", "http://[fe80::1%25e]/", "http://0x7f.1/ \"'\\"} {
 		f.Add(text)

@@ -90,8 +90,7 @@ func (w *world) record() time.Time {
 	return time.Unix(int64(all[0].Score), 0).UTC()
 }
 
-// "not lost when the worker that would have done it dies", and no other lives for a while; and of catch_up
-// "all (bounded, at most 100 of the newest; say how many were left out)".
+// Runs that were missed while no process lived are caught up as catch_up says, at most 100 of them. The log says how many are left out.
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
 	runs := func(first, last string, apart time.Duration) (all []string) {

@@ -120,8 +120,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
-// Hosts go through IDNA before any check, and no resolver sees a number that it might read as an address: digits that are not ASCII make
-// an address here, which is judged as one, and other spellings of numbers are no hosts.
+// "Hosts first go through IDNA, and numbers that only some systems read as addresses are refused."
 func TestHostsGoThroughIDNA(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 100)
@@ -148,7 +147,7 @@ func TestHostsGoThroughIDNA(t *testing.T) {
 	}
 }
 
-// Where only some addresses of a name are refused, the others are used.
+// If only some addresses of a name are refused, the others are dialled.
 func TestMixedAnswersUseThePublicOne(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))

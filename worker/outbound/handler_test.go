@@ -128,7 +128,7 @@ func TestOneConnectionForManyTasks(t *testing.T) {
 	}
 }
 
-// A run that has timed out says after how long and for what, also where it has not got as far as a connection.
+// The error of a run that timed out says after how long and what it waited for, also before there is a connection.
 func TestTimeoutSaysHowLongAndForWhat(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})
@@ -252,8 +252,7 @@ func FuzzParseCall(f *testing.F) {
 	})
 }
 
-// Of a method that is no standard one and that the configuration does not list, not a byte is sent: it may be a command to a server that
-// does not speak HTTP, as DEL is to Redis.
+// No byte of a method that is not listed is sent: to a server that does not speak HTTP it may be a command, as DEL is to Redis.
 func TestMethodsAreAList(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always("HTTP/1.1 204 No Content\r\n\r\n"))

@@ -30,8 +30,7 @@ func callOf(tb testing.TB, p payload) *call {
 	return c
 }
 
-// "Hiding costs time in proportion to request and answer": requests of the largest size, and answers that cost the most to compare, take
-// some 0.1 s. A search that is not linear would take minutes.
+// "Hiding costs time in proportion to request and answer": some 0.1 s for the largest and costliest, and minutes if it were not linear.
 func TestHidingIsLinear(t *testing.T) {
 	t.Parallel()
 	const n = maxSecret - 1000
@@ -194,8 +193,7 @@ func asciiLower(s string) string {
 	return string(b)
 }
 
-// No part of a secret survives that is as long as the documentation says, whatever the
-// request and the answer are, against a search that knows no shortcut.
+// A plain search finds no part of a secret that is as long as the documentation says, whatever the request and the answer are.
 func FuzzHide(f *testing.F) {
 	f.Add("Bearer abcdefghijkl", "k=v+w%20x&long=0123456789", `{"a":"value of the body","n":[1234567890123456]}`, "value of the body abcdefghijkl 0123456789", uint8(0), uint8(0))
 	f.Add("short", "sesame", "user=bob&password=open%20sesame", "open sesame 'short'", uint8(1), uint8(3))
@@ -239,7 +237,7 @@ func FuzzHide(f *testing.F) {
 	})
 }
 
-// The naive search would find what is left in: it has faults planted before it.
+// The plain search of FuzzHide finds secrets that are planted before it.
 func TestLeakIsFound(t *testing.T) {
 	t.Parallel()
 	p := payload{URL: "http://h/?k=query-value", Headers: map[string]string{"X-A": "header-value"}, Body: `{"a":"a value of the body"}`}
@@ -256,8 +254,7 @@ func TestLeakIsFound(t *testing.T) {
 	}
 }
 
-// A task names its secrets, and the worker puts them in where they may go: encoded as each place needs
-// it, read anew for each request, and in no error.
+// The worker fills in the secrets that a task names, encoded for their place and read for each request. No error shows them.
 func TestSecretsByReference(t *testing.T) {
 	t.Setenv("HEADWAY_TEST_KEY", "k3y /&?")
 	file := filepath.Join(t.TempDir(), "token")

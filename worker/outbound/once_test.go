@@ -31,8 +31,7 @@ var replays = map[string]payload{
 	"PATCH key, without body": {Method: "PATCH", Headers: map[string]string{"idempotency-key": "k"}},
 }
 
-// killSecond answers the first request of the first connection, reads its second
-// whole and kills the connection. Other connections are answered well.
+// killSecond kills the first connection when it has read a second request there. It answers all other requests.
 func killSecond(kill func(*peer)) func(*peer) {
 	return func(p *peer) {
 		if p.n > 1 {
@@ -52,8 +51,7 @@ var kills = map[string]func(*peer){
 	"closed while answering": func(p *peer) { p.say("HTTP/1.1 20") }, // listen closes it
 }
 
-// One charge is at most one request sent: a kept connection that dies after the
-// request was read fails the run, for every method and header, over TLS too.
+// One charge is at most one request sent: a kept connection that dies after it took the request fails the run.
 func TestOneChargeIsAtMostOneRequest(t *testing.T) {
 	t.Parallel()
 	donor := httptest.NewTLSServer(nil) // for its certificate
@@ -99,7 +97,7 @@ func (f *fickle) Write(b []byte) (int, error) {
 	return n, errors.New("fickle")
 }
 
-// A kept connection that took not a byte is not held against the task: the request goes out on another one, once. One that took a byte is.
+// If a kept connection took no byte, the request goes out on another one, once. If it took a byte, the run fails.
 func TestUnsentRequestGoesOutOnAnotherConnection(t *testing.T) {
 	t.Parallel()
 	for name, p := range replays {

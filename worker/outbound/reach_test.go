@@ -22,8 +22,7 @@ func blockedBy(tb testing.TB, err error, rule, text string) {
 	wantPermanent(tb, err, true)
 }
 
-// "Addresses of the machine's own interfaces are refused", public ones and those of IPv6 too,
-// whatever name leads to them, unless the host is allowed.
+// Addresses of the machine's own interfaces are refused, whatever name leads to them, unless the host is allowed.
 func TestOwnAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))
@@ -49,7 +48,7 @@ func TestOwnAddressesAreRefused(t *testing.T) {
 	wantBlocked(t, run(t, h, payload{URL: s.url}), "127.0.0.1")
 }
 
-// Where the machine's own addresses cannot be had nothing is dialled; what is new among them is refused with the next connection.
+// If the machine's own addresses are unknown, nothing is dialled. An address that is new among them is refused with the next connection.
 func TestOwnAddressesAreFresh(t *testing.T) {
 	t.Parallel()
 	s := listen(t, always(ok))

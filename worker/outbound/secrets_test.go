@@ -235,8 +235,7 @@ func TestHide(t *testing.T) {
 	}
 }
 
-// "Of a path, segments are hidden that are longer than 20 bytes, that mix letters and
-// digits in 8 bytes or more, or that have more than 10 digits."
+// "Segments of the path that look like keys, as in webhooks, are hidden."
 func TestShownPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
