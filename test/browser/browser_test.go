@@ -84,8 +84,7 @@ type violation struct {
 	Nodes    []struct{ HTML, FailureSummary string }
 }
 
-// Each screen, in light and dark, on a phone and wide: no violation of axe's rules, nothing that the page's policy forbids, no error of
-// a script, and nothing wider than the screen.
+// No screen, light or dark, wide or on a phone, violates axe's rules or the page's policy, has an error in a script, or is too wide.
 func TestScreens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(rdb *redis.Client, p *policy.Policy) { changes(t, rdb, p) })
@@ -208,7 +207,7 @@ func TestLive(t *testing.T) {
 		t.Errorf("the rows moved under the focus: %s, then %s", order, later)
 	}
 	if said := text("#said"); !strings.Contains(said, "search: Paused") {
-		t.Errorf("a screen reader is told %q", said)
+		t.Errorf("a screen reader says %q", said)
 	}
 	eval[int](t, ctx, `document.activeElement.blur(), 0`)
 	redistest.WaitAsking(t, "the row to move", 15*time.Second, func() bool {
@@ -270,8 +269,7 @@ func TestByKeyboard(t *testing.T) {
 	}
 }
 
-// Everything works without JavaScript: also chosen tasks are cancelled, after the page has said how many they are. To choose all of a page
-// is a help of scripts.
+// Everything works without JavaScript, except to choose all tasks of a page at once.
 func TestWithoutJavaScript(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -305,8 +303,7 @@ func TestWithoutJavaScript(t *testing.T) {
 	}
 }
 
-// "First paint from a cold start ≤ 300 ms in the test browser": BenchmarkFirstPaint opens the overview of a page that has read nothing yet,
-// in a tab that has loaded nothing of it, and tells when the browser painted its content, from the beginning of the navigation.
+// BenchmarkFirstPaint reports how long the overview of a new page takes to its first paint, in a tab that has loaded nothing of it.
 func BenchmarkFirstPaint(b *testing.B) {
 	s := newSite(b)
 	s.fill()
@@ -330,7 +327,7 @@ func BenchmarkFirstPaint(b *testing.B) {
 	b.ReportMetric(paints[len(paints)-1], "worst-paint-ms")
 }
 
-// Each change of the limits is made in the browser, from the screen that offers it, and the next screen says what was changed.
+// Each change of the limits can be made from the screen that offers it, and the next screen says what was changed.
 func TestEachChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -113,26 +113,19 @@ func (s *site) answers() {
 	}
 }
 
-// single is a hook for commands that are sent by themselves.
-type single struct{ redistest.Each }
-
-func (single) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // changes publishes the limits and changes them, in the last day.
 func changes(t *testing.T, rdb *redis.Client, p *policy.Policy) {
 	t.Helper()
 	at := func(ago time.Duration) *policystore.Store {
 		client := redis.NewClient(rdb.Options())
 		t.Cleanup(func() { _ = client.Close() })
-		client.AddHook(single{func(cmd redis.Cmder, send func() error) error {
+		client.AddHook(redistest.Each(func(cmd redis.Cmder, send func() error) error {
 			err := send()
 			if clock, is := cmd.(*redis.TimeCmd); is {
 				clock.SetVal(clock.Val().Add(-ago))
 			}
 			return err
-		}})
+		}))
 		return policystore.New(client, policystore.Config{})
 	}
 	_, _, err := at(26*time.Hour).PublishFile(t.Context(), "deploy-7", p, false)

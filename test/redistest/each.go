@@ -22,9 +22,12 @@ func (e Each) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook is called for a pipeline, whose commands then go one by one.
+// ProcessPipelineHook is called for a pipeline, whose commands then go one by one. A transaction goes as it is.
 func (e Each) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) (first error) {
+		if cmds[0].Name() == "multi" {
+			return next(ctx, cmds)
+		}
 		for _, cmd := range cmds {
 			cmd.SetErr(e(cmd, func() error { return cmp.Or(next(ctx, []redis.Cmder{cmd}), cmd.Err()) }))
 			first = cmp.Or(first, cmd.Err())
