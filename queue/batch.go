@@ -30,10 +30,10 @@ type Summary struct {
 	// expected start.
 	Expiring int
 
-	// DoneAt is the latest expected start of the Enqueued or Valid tasks; zero if no start is known. Untold
-	// is how many of them have no known start: DoneAt is then the earliest possible.
-	DoneAt time.Time
-	Untold int
+	// DoneAt is the latest expected start of the Enqueued or Valid tasks; zero if no start is known.
+	// UnknownStarts is how many of them have no known start: DoneAt is then the earliest possible.
+	DoneAt        time.Time
+	UnknownStarts int
 	// DoneFrom and DoneTo are the bounds of a DoneAt that rests on how long runs take, for a Forecast and
 	// with ClientConfig.Inspect.
 	DoneFrom, DoneTo time.Time
@@ -112,7 +112,7 @@ func (s *Summary) count(r Result) {
 
 // unknownStart counts a task whose start is not known. earliest is a lower bound of the start.
 func (s *Summary) unknownStart(earliest time.Time) {
-	s.Untold++
+	s.UnknownStarts++
 	if earliest.After(s.DoneAt) {
 		s.DoneAt, s.Binding = earliest, Binding{}
 	}

@@ -84,17 +84,14 @@ func TestBatchFirstOfTwo(t *testing.T) {
 		must(t, rdb.ScriptFlush(t.Context()).Err())
 		_, err := client.Enqueue(t.Context(), queue.Task{Type: "mail", Scope: "a", Delay: loaded})
 		must(t, err)
-		sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
-			for i := range 2 * pairs {
-				task := queue.Task{Type: "mail", Scope: "a", ID: fmt.Sprintf("%d-%d", round, i/2), Delay: first}
-				if i%2 == 1 {
-					task.Delay = time.Hour - first
-				}
-				if !yield(task) {
-					return
-				}
-			}
-		}), func(r queue.Result) {
+		var tasks []queue.Task
+		for i := range pairs {
+			task := queue.Task{Type: "mail", Scope: "a", ID: fmt.Sprintf("%d-%d", round, i), Delay: first}
+			tasks = append(tasks, task)
+			task.Delay = time.Hour - first
+			tasks = append(tasks, task)
+		}
+		sum, err := client.EnqueueBatch(t.Context(), queue.Number(slices.Values(tasks)), func(r queue.Result) {
 			if want := []queue.State{queue.Enqueued, queue.Duplicate}[(r.Line-1)%2]; r.State != want {
 				t.Errorf("loaded %v, line %d, id %s: %s", loaded, r.Line, r.ID, r.State)
 			}

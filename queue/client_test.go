@@ -231,13 +231,11 @@ func TestCluster(t *testing.T) {
 	rdb := redistest.Cluster(t)
 	client := queue.NewClient(rdb, queue.ClientConfig{})
 	names := []string{redistest.Prefix(t), redistest.Prefix(t), redistest.Prefix(t)}
-	sum, err := client.EnqueueBatch(t.Context(), queue.Number(func(yield func(queue.Task) bool) {
-		for i := range 300 {
-			if !yield(queue.Task{Type: "mail", Scope: "a", Queue: names[i%len(names)]}) {
-				return
-			}
-		}
-	}), nil)
+	var entries []queue.Entry
+	for i := range 300 {
+		entries = append(entries, queue.Entry{Task: queue.Task{Type: "mail", Scope: "a", Queue: names[i%len(names)]}})
+	}
+	sum, err := client.EnqueueBatch(t.Context(), slices.Values(entries), nil)
 	if (sum != queue.Summary{Enqueued: 300, Random: 300}) || err != nil {
 		t.Errorf("%+v %v", sum, err)
 	}

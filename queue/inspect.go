@@ -94,7 +94,7 @@ func (c *Client) inspectUnknown(ctx context.Context, sum *Summary, unknown unkno
 		if s.Waits && !s.Expected.Known() {
 			continue
 		}
-		sum.Untold -= last.tasks
+		sum.UnknownStarts -= last.tasks
 		if at, from, to := momentsOf(s.Expected); s.Waits && at.After(sum.DoneAt) {
 			sum.DoneAt, sum.DoneFrom, sum.DoneTo = at, from, to
 			sum.Binding = bindingOf(s, last.Waiter)

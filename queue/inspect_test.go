@@ -46,12 +46,12 @@ func TestInspect(t *testing.T) {
 		}
 		return sum
 	}
-	if sum := batch(silent, "silent", 2); sum.Untold != inspectedScopes || !sum.DoneTo.IsZero() {
+	if sum := batch(silent, "silent", 2); sum.UnknownStarts != inspectedScopes || !sum.DoneTo.IsZero() {
 		t.Errorf("not asked: %+v", sum)
 	}
 	began := time.Now()
 	sum := batch(client, "asking", 2)
-	if sum.Untold != 2*(inspectedScopes-64) || sum.DoneAt.Sub(began) < 150*time.Second || !sum.DoneFrom.Before(sum.DoneAt) || !sum.DoneAt.Before(sum.DoneTo) || sum.Binding.Rule != "runs" {
+	if sum.UnknownStarts != 2*(inspectedScopes-64) || sum.DoneAt.Sub(began) < 150*time.Second || !sum.DoneFrom.Before(sum.DoneAt) || !sum.DoneAt.Before(sum.DoneTo) || sum.Binding.Rule != "runs" {
 		t.Errorf("behind three runs of a minute: %+v", sum)
 	}
 	if !last.Start.IsZero() || last.Reason != "" {
@@ -59,7 +59,7 @@ func TestInspect(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	sum, err := client.EnqueueBatch(ctx, named("cut", 2), func(queue.Result) { cancel() })
-	if sum.Enqueued == 0 || sum.Untold != sum.Enqueued {
+	if sum.Enqueued == 0 || sum.UnknownStarts != sum.Enqueued {
 		t.Errorf("interrupted: %+v, %v", sum, err)
 	}
 	for c, asks := range map[*queue.Client]bool{client: true, silent: false} {

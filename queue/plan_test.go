@@ -63,7 +63,7 @@ func TestForecastChecksEntries(t *testing.T) {
 	began := time.Now()
 	states, sum, err := forecast(t.Context(), rdb)
 	if done := sum.DoneAt.Sub(began); states != "valid duplicate valid valid invalid invalid invalid valid " || err != nil ||
-		sum.Valid != 4 || sum.Random != 2 || sum.Untold != 1 || done < time.Hour || done > time.Hour+time.Minute || sum.Binding != (queue.Binding{}) {
+		sum.Valid != 4 || sum.Random != 2 || sum.UnknownStarts != 1 || done < time.Hour || done > time.Hour+time.Minute || sum.Binding != (queue.Binding{}) {
 		t.Errorf("%s: %+v %v", states, sum, err)
 	}
 	if n := rdb.Exists(t.Context(), "asynq:{"+name+"}:pending", "asynq:{"+name+"}:scheduled").Val(); n != 0 {

@@ -79,7 +79,7 @@ type endJSON struct {
 // summaryObject returns the last line under -json.
 func summaryObject(sum queue.Summary, dry bool, unserved []string, interrupted bool, elapsed time.Duration) any {
 	end := endJSON{
-		RandomIDs: sum.Random, UnknownStarts: sum.Untold, DoneAt: stamp(sum.DoneAt), DoneFrom: stamp(sum.DoneFrom), DoneTo: stamp(sum.DoneTo),
+		RandomIDs: sum.Random, UnknownStarts: sum.UnknownStarts, DoneAt: stamp(sum.DoneAt), DoneFrom: stamp(sum.DoneFrom), DoneTo: stamp(sum.DoneTo),
 		BoundScope: sum.Binding.Scope, BoundRule: sum.Binding.Rule,
 		PausedScope: sum.Paused.Scope, PausedUntil: stamp(sum.Paused.Until),
 		Interrupted: interrupted, ElapsedMS: elapsed.Milliseconds(),
@@ -94,17 +94,17 @@ func summaryObject(sum queue.Summary, dry bool, unserved []string, interrupted b
 // is known, as without limits.
 func doneText(sum queue.Summary, now time.Time) string {
 	if sum.DoneAt.IsZero() {
-		if sum.Untold == 0 {
+		if sum.UnknownStarts == 0 {
 			return ""
 		}
-		return fmt.Sprintf("done at an unknown time: the starts of %d are unknown\n", sum.Untold) + pausedText(sum.Paused, now)
+		return fmt.Sprintf("done at an unknown time: the starts of %d are unknown\n", sum.UnknownStarts) + pausedText(sum.Paused, now)
 	}
 	text := "done at " + clock(sum.DoneAt, now)
 	if !sum.DoneTo.IsZero() {
 		text = "done at about " + clock(sum.DoneAt, now) + ", between " + clock(sum.DoneFrom, now) + " and " + clock(sum.DoneTo, now)
 	}
-	if sum.Untold > 0 {
-		text += fmt.Sprintf(" at the earliest; the starts of %d are unknown", sum.Untold)
+	if sum.UnknownStarts > 0 {
+		text += fmt.Sprintf(" at the earliest; the starts of %d are unknown", sum.UnknownStarts)
 	}
 	if sum.Binding != (queue.Binding{}) {
 		text += ", bound by " + cli.Escape(sum.Binding.String())
