@@ -107,7 +107,12 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 	headers := t.Headers()
 	scope, ok := headers[HeaderScope]
 	if !ok {
-		return Spec{}, false, noScope(headers)
+		for _, name := range headerNames {
+			if _, damaged := headers[name]; damaged {
+				return Spec{}, false, &HeaderError{Header: HeaderScope, Reason: "missing, though the task carries " + name}
+			}
+		}
+		return Spec{}, false, nil
 	}
 	r := headerReader{headers: headers}
 	spec := Spec{
@@ -131,15 +136,6 @@ func ReadSpec(t *asynq.Task) (Spec, bool, error) {
 		return Spec{}, false, r.err
 	}
 	return spec, true, nil
-}
-
-func noScope(headers map[string]string) error {
-	for _, name := range headerNames {
-		if _, ok := headers[name]; ok {
-			return &HeaderError{Header: HeaderScope, Reason: "missing, though the task carries " + name}
-		}
-	}
-	return nil
 }
 
 // headers returns the headers of a task that has its defaults and an id. app is the escaped name of

@@ -144,7 +144,7 @@ func (t Task) asynqTask(now time.Time, app string, more map[string]string) (*asy
 		options = append(options, asynq.ProcessAt(t.due(now)))
 	}
 	if t.Remember > 0 {
-		options = append(options, asynq.Retention(wholeSeconds(t.Remember)))
+		options = append(options, asynq.Retention((t.Remember + time.Second - 1).Truncate(time.Second))) // asynq drops fractions of a second
 	}
 	headers := t.headers(now, app)
 	for name, value := range more {
@@ -165,9 +165,6 @@ func (t Task) due(now time.Time) time.Time {
 
 // secondAtOrAfter rounds up, because asynq drops fractions of a second and no task may start early.
 func secondAtOrAfter(at time.Time) time.Time { return at.Add(time.Second - 1).Truncate(time.Second) }
-
-// wholeSeconds rounds up, for the same reason.
-func wholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
 
 // encodeJSON writes the fields of maps in order, so that equal tasks have equal payloads.
 func encodeJSON(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }

@@ -106,7 +106,7 @@ func Host(host string) (ascii, fault string) {
 		return ascii, ""
 	case !validName(ascii):
 		return "", "has a part that is not 1 to 63 letters, digits, - and _"
-	case oddAddress(ascii):
+	case oddEnd.MatchString(ascii):
 		return "", "is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1"
 	}
 	return ascii, ""
@@ -130,6 +130,8 @@ func toASCII(host string) (string, bool) {
 	return host, true
 }
 
+// oddEnd matches a number at the end of what is no address to netip: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some
+// systems' resolvers and unknown names to others.
 var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$`)
 	oddEnd   = regexp.MustCompile(`(?i)(^|\.)(0x[0-9a-f]*|[0-9]+)\.?$`)
@@ -139,7 +141,3 @@ var (
 func validName(s string) bool {
 	return len(strings.TrimSuffix(s, ".")) <= 253 && hostName.MatchString(s)
 }
-
-// oddAddress reports whether s ends in a number; s is not an address that netip parses. 2130706433,
-// 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some systems' resolvers and unknown names to others.
-func oddAddress(s string) bool { return oddEnd.MatchString(s) }

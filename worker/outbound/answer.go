@@ -56,11 +56,6 @@ func (e *StatusError) Error() string {
 	return b.String()
 }
 
-// retried reports whether the same request may get another answer later.
-func retried(status int) bool {
-	return status == http.StatusRequestTimeout || status == http.StatusTooEarly || 500 <= status && status <= 599
-}
-
 // answer judges resp by its status alone, and reads enough of its body to reuse the connection. A body
 // that breaks off changes nothing: repeating a charge because its receipt was cut short would be worse.
 func (h *Handler) answer(c *call, resp *http.Response) error {
@@ -74,8 +69,8 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which ctx does not end
 		err.Snippet = h.readSnippet(c, resp)
 	}
-	if err.Limited || retried(resp.StatusCode) {
-		return err
+	if code := resp.StatusCode; err.Limited || code == http.StatusRequestTimeout || code == http.StatusTooEarly || 500 <= code && code <= 599 {
+		return err // the same request may get another answer later
 	}
 	return permanent{err}
 }

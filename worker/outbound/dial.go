@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,7 +115,7 @@ func (v *visit) judge(addr netip.Addr) (*BlockedError, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the system does not list this machine's own addresses, which tasks may not reach: %w", err)
 	}
-	if either(addr, own) {
+	if slices.ContainsFunc(append(embedded(addr), addr), func(a netip.Addr) bool { return slices.Contains(own, a) }) {
 		blocked.Kind = "this machine's own"
 		return blocked, nil
 	}

@@ -65,11 +65,6 @@ func (r reach) denies(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// either reports whether one of addrs is addr, or an IPv4 address embedded in it.
-func either(addr netip.Addr, addrs []netip.Addr) bool {
-	return slices.ContainsFunc(append(embedded(addr), addr), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
-}
-
 // interfaceAddresses returns the addresses of the machine's interfaces: services that trust the machine
 // itself listen on them, also on public ones.
 func interfaceAddresses() ([]netip.Addr, error) {

@@ -185,31 +185,26 @@ func parseUsers(name string, data []byte) (userFile, error) {
 	if root := usersFormat.Read(data, &r.Faults); root != nil {
 		r.root(root)
 	}
-	if r.None() {
-		return r.out, nil
+	if !r.None() {
+		return userFile{}, &policy.Error{Name: name, Faults: r.All()}
 	}
-	var lines []string
-	for _, f := range r.All() {
-		lines = append(lines, name+":"+f.String())
-	}
-	return userFile{}, errors.New(strings.Join(lines, "\n"))
+	return r.out, nil
 }
 
 func (r *userReader) root(root *yaml.Node) {
-	if root.Kind != yaml.MappingNode {
-		r.Add(strictyaml.PlaceOf(root), "", "the file is "+strictyaml.Describe(root)+"; write people: and names under it")
+	if !r.Is(strictyaml.Field{Label: "the file", Key: root, Value: root}, yaml.MappingNode, "", "people: and names under it") {
 		return
 	}
 	for _, f := range r.Fields(root, "") {
 		secret := map[string]string{"people": "password", "tokens": "sha256"}[f.Name]
 		if secret == "" {
-			r.Bad(f, f.Name, "is not a field of the file; write people or tokens")
+			r.Bad(f, f.Path, "is not a field of the file; write people or tokens")
 			continue
 		}
-		if !r.Is(f, yaml.MappingNode, f.Name, "names under it") {
+		if !r.Is(f, yaml.MappingNode, f.Path, "names under it") {
 			continue
 		}
-		for _, user := range r.Fields(f.Value, f.Name) {
+		for _, user := range r.Fields(f.Value, f.Path) {
 			r.user(user, secret)
 		}
 	}
