@@ -133,14 +133,14 @@ func build(cfg Config, s seams) (*Handler, error) {
 	}, nil
 }
 
-func (cfg Config) validate() error {
+func (c Config) validate() error {
 	var faults []error
-	for _, method := range cfg.AllowMethods {
+	for _, method := range c.AllowMethods {
 		if reason := httpsyntax.MethodFault(method); reason != "" {
 			faults = append(faults, fmt.Errorf("outbound: allow method %q: %s", method, reason))
 		}
 	}
-	if reason := httpsyntax.HeaderFault("User-Agent", cfg.UserAgent); reason != "" {
+	if reason := httpsyntax.HeaderFault("User-Agent", c.UserAgent); reason != "" {
 		faults = append(faults, errors.New("outbound: UserAgent "+reason))
 	}
 	return errors.Join(faults...)

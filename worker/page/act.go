@@ -87,7 +87,7 @@ func (h *handler) postTasks(w http.ResponseWriter, r *http.Request, actor Actor)
 		}
 		a.Fault = control.Plain(err)
 	}
-	return h.render(w, r, status, "act", view{Title: a.Title, Who: actor, Data: a})
+	return h.render(w, r, status, "act", view{Title: a.Title, Actor: actor, Data: a})
 }
 
 func (a *act) change() (c control.TaskChange, err error) {

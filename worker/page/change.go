@@ -245,7 +245,7 @@ func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Act
 		return err
 	}
 	if r.Method == http.MethodGet && c.Verb != control.VerbRollback || r.FormValue("do") == "edit" {
-		return h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Who: actor, Data: c})
+		return h.render(w, r, http.StatusOK, "change", view{Title: c.Title, Actor: actor, Data: c})
 	}
 	wanted, err := h.changeFrom(c)
 	if err == nil && r.Method == http.MethodPost && r.FormValue("do") == "make" {
@@ -266,7 +266,7 @@ func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Act
 			if c.Preview, c.Rule = &preview, wanted.Rule; wanted.Policy != nil {
 				c.Warnings = throttle.Lint(wanted.Policy)
 			}
-			return h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Who: actor, Data: c})
+			return h.render(w, r, http.StatusOK, "preview", view{Title: c.Title, Actor: actor, Data: c})
 		}
 	}
 	return h.refused(w, r, actor, c, err)
@@ -299,7 +299,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 	default:
 		status, c.Fault = http.StatusServiceUnavailable, []string{control.Plain(err)}
 	}
-	return h.render(w, r, status, "change", view{Title: c.Title, Who: actor, Data: c})
+	return h.render(w, r, status, "change", view{Title: c.Title, Actor: actor, Data: c})
 }
 
 // isRefusal reports whether the service understood a change, of limits or of tasks, and refused it.
@@ -345,5 +345,5 @@ func (h *handler) done(w http.ResponseWriter, r *http.Request, actor Actor) erro
 	if rows[i].Current && number > 1 && len(rows[i].Differences) > 0 && rows[i].Hidden == 0 {
 		d.Undo = number - 1
 	}
-	return h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Who: actor, Data: d})
+	return h.render(w, r, http.StatusOK, "done", view{Title: fmt.Sprintf("Version %d", number), Actor: actor, Data: d})
 }

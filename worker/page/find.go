@@ -72,7 +72,7 @@ func (h *handler) search(w http.ResponseWriter, r *http.Request, actor Actor) er
 		case err != nil:
 			return err
 		case len(exact) > 1:
-			return h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Who: actor, Data: failure{Found: exact}})
+			return h.render(w, r, http.StatusOK, "error", view{Title: "Several are named " + q, Actor: actor, Data: failure{Found: exact}})
 		case len(exact) == 0:
 			return notFound("there is no scope " + q + ", and no queue has a task with that id")
 		}

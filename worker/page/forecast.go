@@ -38,7 +38,7 @@ func (h *handler) forecast(w http.ResponseWriter, r *http.Request, actor Actor) 
 			d.Fault, status = control.Plain(err), http.StatusServiceUnavailable
 		}
 	}
-	return h.render(w, r, status, "forecast", view{Title: "Forecast", Who: actor, Data: d})
+	return h.render(w, r, status, "forecast", view{Title: "Forecast", Actor: actor, Data: d})
 }
 
 func (h *handler) forecastBatch(r *http.Request, actor Actor, d *forecastData) error {

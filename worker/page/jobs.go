@@ -115,7 +115,7 @@ func (h *handler) startJob(w http.ResponseWriter, r *http.Request, actor Actor, 
 		if begun.err != nil {
 			return begun.err
 		}
-		return h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Who: actor, Data: a})
+		return h.render(w, r, http.StatusOK, "act", view{Title: a.Title, Actor: actor, Data: a})
 	case <-time.After(h.answerWithin):
 		h.hub.forget() // the last job of the actor
 		http.Redirect(w, r, h.link("/progress"), http.StatusSeeOther)

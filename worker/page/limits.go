@@ -32,7 +32,7 @@ func (h *handler) limitsScreen(w http.ResponseWriter, r *http.Request, actor Act
 			return err
 		}
 	}
-	return h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Who: actor, Data: d})
+	return h.render(w, r, http.StatusOK, "limits", view{Title: "Limits", Actor: actor, Data: d})
 }
 
 func (h *handler) limitsText(r *http.Request) (string, error) {

@@ -21,7 +21,7 @@ import (
 type view struct {
 	Title  string
 	Screen string // its name, for the navigation
-	Who    Actor
+	Actor  Actor
 	Login  bool   // the actor has logged in with a password, and can log out
 	Live   string // the URL of the live part; empty for none
 	Now    time.Time
@@ -206,7 +206,7 @@ func (h *handler) failed(w http.ResponseWriter, r *http.Request, actor Actor, er
 			w.Header().Set("Refresh", strconv.Itoa(againAfter))
 		}
 	}
-	if err = h.render(w, r, status, "error", view{Title: title, Who: actor, Data: f}); err != nil {
+	if err = h.render(w, r, status, "error", view{Title: title, Actor: actor, Data: f}); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }

@@ -81,7 +81,7 @@ func (h *handler) show(w http.ResponseWriter, r *http.Request, actor Actor, s sc
 
 func (h *handler) viewOf(r *http.Request, actor Actor, s screen, st state) (view, error) {
 	data, title, err := s.view(r, actor, st.data)
-	v := view{Title: title, Screen: s.name, Who: actor, Now: h.now(), Data: data}
+	v := view{Title: title, Screen: s.name, Actor: actor, Now: h.now(), Data: data}
 	if p, is := data.(progress); is && p.Running {
 		v.Refresh = 2
 	}

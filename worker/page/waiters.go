@@ -75,7 +75,7 @@ func (h *handler) waitersView(r *http.Request, actor Actor, data any) (any, stri
 		d.Rows = append(d.Rows, row)
 	}
 	d.Pages = pagesFor(w.turns.All, pageNumber(r.FormValue("page")), r)
-	return d, "Who waits in " + w.turns.Scope, nil
+	return d, "Tasks that wait in " + w.turns.Scope, nil
 }
 
 // taskValue is the name of a task in forms.
