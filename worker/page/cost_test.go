@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -217,7 +218,8 @@ func TestTooMuchOpen(t *testing.T) {
 	s.sees(http.StatusOK, "/")
 }
 
-// Draining pauses a scope, and its screen shows what still runs until nothing does.
+// Draining pauses a scope, and its screen shows what still runs until nothing does. The failures show what runs by scope, with the task that
+// a worker has had for the longest.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
@@ -233,6 +235,15 @@ func TestDrain(t *testing.T) {
 	}
 	redistest.WaitAsking(t, "both to run", 15*time.Second, func() bool { return strings.Contains(shown(), "2 tasks are with a worker") })
 	shown("payments/acme is not paused", `verb=drain`)
+	row := regexp.MustCompile(`data-key="runs payments/acme">.* data-label="Tasks" class="n">2<.*>&lt;b&gt;[01]</a>.* data-label="Picked up"><time`)
+	redistest.WaitAsking(t, "the server to say what it runs", time.Minute, func() bool {
+		s.handler = pageOfSite(t, s).mux
+		_, body := s.get("/failures")
+		return row.MatchString(body)
+	})
+	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
+	lacks(t, s.sees(http.StatusOK, "/failures"), ">payments/acme<")
+	s.actor = Actor{Name: "root", Role: RoleAdmin}
 	s.sees(http.StatusOK, "/scope?scope=payments/acme", "verb=drain")
 	fields := form("verb", "drain", "scope", "payments/acme", "for", "2h", "reason", "they move")
 	s.sends(http.StatusOK, "/change", fields, "Pause and drain it", "Nothing is done yet")

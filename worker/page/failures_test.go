@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -101,26 +100,6 @@ func TestFailures(t *testing.T) {
 		t.Errorf("archived: %v\n%s", s.archived(), body)
 	}
 	s.sees(http.StatusOK, "/history", "delete", "retry")
-}
-
-// What runs is shown by scope, with the task that a worker has had for the longest, to those who may see the scope.
-func TestRunning(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil)
-	client := asynq.NewClientFromRedisClient(s.rdb)
-	for _, id := range []string{"first", "second"} {
-		_, err := client.Enqueue(asynq.NewTaskWithHeaders("mail", nil, map[string]string{queue.HeaderScope: "payments/acme"}), asynq.TaskID(id))
-		must(t, err)
-	}
-	defer s.holdsRuns()()
-	row := regexp.MustCompile(`data-key="runs payments/acme">.* data-label="Tasks" class="n">2<.*>(first|second)</a>.* data-label="Picked up"><time`)
-	redistest.WaitAsking(t, "both to run, and their server to say so", time.Minute, func() bool {
-		s.handler = pageOfSite(t, s).mux // reads Redis anew
-		_, body := s.get("/failures")
-		return row.MatchString(body)
-	})
-	s.actor = Actor{Name: "vic", Role: RoleViewer, Scopes: []string{"search"}}
-	lacks(t, s.sees(http.StatusOK, "/failures"), ">payments/acme<", ">first<")
 }
 
 // 10,000 archived tasks cost no more than 1,400, and the screen says what it leaves out.
