@@ -81,12 +81,3 @@ func (f faults) err() error {
 	}
 	return &InvalidError{Faults: f}
 }
-
-// clip shortens input that a message quotes.
-func clip(s string) string {
-	const most = 60
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}

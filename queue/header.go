@@ -8,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -89,7 +90,7 @@ type HeaderError struct {
 }
 
 func (e *HeaderError) Error() string {
-	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, clip(e.Value), e.Reason)
+	return fmt.Sprintf("queue: task header %s: %q: %s", e.Header, diag.Clip(e.Value), e.Reason)
 }
 
 const sendsARequest = "0 requests; a task of type \"http\" sends one"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/queue/httpsyntax"
 )
 
@@ -26,7 +27,7 @@ func (h *HTTP) validate(found faults) faults {
 		return found
 	}
 	if reason := httpsyntax.MethodFault(h.Method); reason != "" && h.Method != "" && !found.has("http.method") {
-		found.add("http.method", "%q: %s", clip(h.Method), reason)
+		found.add("http.method", "%q: %s", diag.Clip(h.Method), reason)
 	}
 	if _, reason := httpsyntax.ParseURL(h.URL); reason != "" && !found.has("http.url") {
 		found.add("http.url", "%s", reason)
@@ -36,7 +37,7 @@ func (h *HTTP) validate(found faults) faults {
 	}
 	for _, fault := range httpsyntax.HeaderFaults(h.Headers) {
 		if fault.Name != "" {
-			fault.Reason = fmt.Sprintf("%q %s", clip(fault.Name), fault.Reason)
+			fault.Reason = fmt.Sprintf("%q %s", diag.Clip(fault.Name), fault.Reason)
 		}
 		found.add("http.headers", "%s", fault.Reason)
 	}
@@ -54,7 +55,7 @@ func (t Task) checkMethod(allowed []string, found faults) faults {
 		return found
 	}
 	if reason := httpsyntax.Methods(allowed).Fault(t.HTTP.Method); reason != "" {
-		found.add("http.method", "%q: %s", clip(t.HTTP.Method), reason)
+		found.add("http.method", "%q: %s", diag.Clip(t.HTTP.Method), reason)
 	}
 	return found
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -74,8 +75,8 @@ func syntaxFault(err error) Fault {
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		object, name := syntax.JSONPointer.Parent(), syntax.JSONPointer.LastToken()
 		return Fault{
-			Field:  clip(strings.Join(slices.Collect(object.Tokens()), ".")),
-			Reason: fmt.Sprintf("field %q stands there twice", clip(name)),
+			Field:  diag.Clip(strings.Join(slices.Collect(object.Tokens()), ".")),
+			Reason: fmt.Sprintf("field %q stands there twice", diag.Clip(name)),
 		}
 	}
 	return Fault{Reason: fmt.Sprintf("not JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
@@ -194,7 +195,7 @@ func (d *decoder) field(t *Task, name string) {
 		// The handler gets it as it stands, so it may repeat names.
 		d.fail(json.UnmarshalDecode(d.json, (*jsontext.Value)(&t.Payload), jsontext.AllowDuplicateNames(true)))
 	default:
-		d.found.add("", "unknown field %q; a line has %s", clip(name), lineFields)
+		d.found.add("", "unknown field %q; a line has %s", diag.Clip(name), lineFields)
 		d.value()
 	}
 }
@@ -213,7 +214,7 @@ func (d *decoder) httpField(h *HTTP, name string) {
 	case "body":
 		h.Body = d.string("http.body")
 	default:
-		d.found.add("http", "unknown field %q; http has method, url, headers, body", clip(name))
+		d.found.add("http", "unknown field %q; http has method, url, headers, body", diag.Clip(name))
 		d.value()
 	}
 }
@@ -224,7 +225,7 @@ func (d *decoder) cost(field string) (int64, policy.Costs) {
 		return d.number(field, 1, MaxCost), nil
 	}
 	costs := policy.Costs{}
-	d.each(field, "", func(unit string) { costs[unit] = d.number(field+"."+clip(unit), 0, MaxCost) })
+	d.each(field, "", func(unit string) { costs[unit] = d.number(field+"."+diag.Clip(unit), 0, MaxCost) })
 	return 0, costs
 }
 
@@ -306,11 +307,11 @@ func (d *decoder) number(field string, low, high int64) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
 	case strings.ContainsAny(text, ".eE"):
-		d.found.add(field, "%s is not a whole number in plain digits, such as 1000", clip(text))
+		d.found.add(field, "%s is not a whole number in plain digits, such as 1000", diag.Clip(text))
 	case err != nil && strings.HasPrefix(text, "-"):
-		d.found.add(field, "%s is below %d", clip(text), low)
+		d.found.add(field, "%s is below %d", diag.Clip(text), low)
 	case err != nil:
-		d.found.add(field, "%s is above %d", clip(text), high)
+		d.found.add(field, "%s is above %d", diag.Clip(text), high)
 	default:
 		if reason := rangeFault(n, low, high); reason != "" {
 			d.found.add(field, "%s", reason)
@@ -337,7 +338,7 @@ func (d *decoder) time(field string) time.Time {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || at.IsZero() {
-		d.found.add(field, "%q is not an RFC 3339 time, such as 2030-01-31T12:00:00Z", clip(text))
+		d.found.add(field, "%q is not an RFC 3339 time, such as 2030-01-31T12:00:00Z", diag.Clip(text))
 		return time.Time{}
 	}
 	return at.UTC()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -98,7 +99,7 @@ func nameFault(text string) string {
 	case !utf8.ValidString(text):
 		return "not valid UTF-8"
 	case strings.ContainsFunc(text, unicode.IsControl):
-		return fmt.Sprintf("%q holds a control character", clip(text))
+		return fmt.Sprintf("%q holds a control character", diag.Clip(text))
 	}
 	return ""
 }
@@ -150,7 +151,7 @@ func queueFault(name string) string {
 	case len(name) > maxQueue:
 		return fmt.Sprintf("%d bytes long; %d at most", len(name), maxQueue)
 	case strings.Trim(name, runes) != "":
-		return fmt.Sprintf("%q; a queue name is letters, digits, _, - and .", clip(name))
+		return fmt.Sprintf("%q; a queue name is letters, digits, _, - and .", diag.Clip(name))
 	}
 	return ""
 }
@@ -159,12 +160,12 @@ func queueFault(name string) string {
 // whole days ("30d"). Accepted values are 0, and 1 microsecond to ten years.
 func ParseDuration(text string) (time.Duration, error) {
 	d, ok := duration.Parse(text)
-	fault := durationFault(d, strconv.Quote(clip(text)))
+	fault := durationFault(d, strconv.Quote(diag.Clip(text)))
 	switch {
 	case !ok:
-		fault = fmt.Sprintf("%q is no duration, such as 500ms, 90s, 24h or 30d", clip(text))
+		fault = fmt.Sprintf("%q is no duration, such as 500ms, 90s, 24h or 30d", diag.Clip(text))
 	case d == 0 && strings.ContainsAny(text, "123456789"): // less than a nanosecond
-		fault = durationFault(1, strconv.Quote(clip(text)))
+		fault = durationFault(1, strconv.Quote(diag.Clip(text)))
 	}
 	if fault != "" {
 		return 0, errors.New(fault)

@@ -1,6 +1,10 @@
 package queue
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/headway-go/headway/internal/diag"
+)
 
 // Within restricts tasks from another author, such as a tenant's file, to a part of the scopes.
 type Within struct {
@@ -28,13 +32,13 @@ func (w *Within) check(t Task, found faults) faults {
 		return found
 	}
 	if !found.has("scope") && t.Scope != w.Scope && !strings.HasPrefix(t.Scope, w.Scope+"/") {
-		found.add("scope", "%s is not within %s", clip(t.Scope), clip(w.Scope))
+		found.add("scope", "%s is not within %s", diag.Clip(t.Scope), diag.Clip(w.Scope))
 	}
 	if t.Priority > w.MaxPriority && !found.has("priority") {
-		found.add("priority", "%d is above %d, the highest within %s", t.Priority, w.MaxPriority, clip(w.Scope))
+		found.add("priority", "%d is above %d, the highest within %s", t.Priority, w.MaxPriority, diag.Clip(w.Scope))
 	}
 	if most := maxName - len(w.ownID("-")) + 1; len(t.ID) > most && !found.has("id") {
-		found.add("id", "%d bytes long; %d at most within %s", len(t.ID), max(0, most), clip(w.Scope))
+		found.add("id", "%d bytes long; %d at most within %s", len(t.ID), max(0, most), diag.Clip(w.Scope))
 	}
 	return found
 }
