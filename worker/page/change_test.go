@@ -111,7 +111,9 @@ func TestMutationsByRole(t *testing.T) {
 				case name == "viewer":
 					for _, do := range []string{"", "edit"} {
 						fields.Set("do", do)
-						for _, r := range []*http.Request{requestOf(http.MethodGet, "/change", fields, false), formTo("/change", fields), requestOf(http.MethodPost, "/change", fields, true)} {
+						for _, r := range []*http.Request{
+							requestOf(http.MethodGet, "/change", fields, false), formTo("/change", fields), requestOf(http.MethodPost, "/change", fields, true),
+						} {
 							lacks(t, s.says(http.StatusForbidden, r), "<textarea")
 						}
 					}
