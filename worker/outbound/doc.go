@@ -17,10 +17,9 @@
 //
 // # What is sent
 //
-// The method is one of RFC 9110 or PATCH, or one that Config.AllowMethods lists: a server that does not
-// speak HTTP may take any other word for a command (TestMethodsAreAList). A URL with a raw space, quote,
-// backslash or control character is refused, and so is a payload that is no request: with a
-// *PayloadError that names the field, and asynq.SkipRetry (TestBadPayloadSaysWhichField).
+// The method is one of RFC 9110 or PATCH, or one that Config.AllowMethods lists (TestMethodsAreAList). A
+// payload that is no request is refused with a *PayloadError that names the field, and asynq.SkipRetry
+// (TestBadPayloadSaysWhichField).
 //
 // # What an answer means
 //
@@ -38,12 +37,12 @@
 // # Connections
 //
 // Tasks share kept connections (TestOneConnectionForManyTasks). At most 1 MiB of an answer's body is
-// read (TestHugeAnswerIsCutShort), and at most 64 KiB of its header lines (TestHeaderFloodEnds). Nothing
-// is decompressed (TestCompressedAnswerStaysCompressed). A server cannot hold a run beyond its deadline
-// (TestEndlessAnswerEndsWithTheRun, TestSwitchingProtocolsDoesNotHang). Bytes that follow one answer are
-// never taken for the answer to the next task (TestAnswersAreNotMixedUp). TLS is 1.2 or newer, and the
-// system's roots verify certificates (TestTLS). No proxy is used, not even the environment's
-// (TestNoProxyNoHTTP2).
+// read, for a second at most (TestHugeAnswerIsCutShort), and 64 KiB of its headers
+// (TestHeaderFloodEnds). Nothing is decompressed (TestCompressedAnswerStaysCompressed). A server cannot
+// hold a run beyond its deadline (TestEndlessAnswerEndsWithTheRun, TestSwitchingProtocolsDoesNotHang).
+// Bytes that follow one answer are never taken for the answer to the next task
+// (TestAnswersAreNotMixedUp). TLS is 1.2 or newer, and the system's roots verify certificates (TestTLS).
+// No proxy is used, not even the environment's (TestNoProxyNoHTTP2).
 //
 // # Addresses
 //
@@ -53,9 +52,8 @@
 // judged, after name resolution, so a name cannot change its meaning in between (TestRebindingIsRefused,
 // TestMixedAnswersUseThePublicOne). Hosts first go through IDNA, and numbers that only some systems read
 // as addresses are refused (TestHostsGoThroughIDNA). The refusal is a *BlockedError with asynq.SkipRetry.
-// Config.AllowHosts makes exceptions, by the host's name as the URL has it (TestAllowHosts).
-// Config.OnlyHosts and Config.Ports are checked before the name is resolved (TestOnlyHosts, TestPorts),
-// Config.DenyCIDRs with the address (TestDenyCIDRs); all three outrank AllowHosts.
+// Config.AllowHosts makes exceptions (TestAllowHosts). Config.OnlyHosts, Config.Ports and
+// Config.DenyCIDRs outrank them (TestOnlyHosts, TestPorts, TestDenyCIDRs).
 //
 // # Secrets
 //

@@ -180,12 +180,9 @@ func TestLiveEndsWithAnotherActor(t *testing.T) {
 // A stream ends with the session of its viewer, and does not prolong it.
 func TestLiveEndsWithTheSession(t *testing.T) {
 	t.Parallel()
-	s, users, _ := newSiteOfUsers(t)
-	h, err := newHandler(Config{Redis: s.rdb, Users: users})
-	must(t, err)
+	s, h, _ := newSiteOfUsers(t)
 	var ahead atomic.Int64
 	h.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	h.heartbeat = 20 * time.Millisecond
 	s.handler = h.mux
 	cookie := s.login("anna", "correct horse")
 	ahead.Add(int64(time.Hour))

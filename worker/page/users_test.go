@@ -91,14 +91,18 @@ func TestWhoAsks(t *testing.T) {
 }
 
 // newSiteOfUsers is a site of users: anna, an admin with the password "correct horse", and a viewer of search with a token.
-func newSiteOfUsers(t *testing.T) (s *site, users *Users, token string) {
+func newSiteOfUsers(t *testing.T) (s *site, h *handler, token string) {
 	t.Helper()
 	hash, err := HashPassword("correct horse")
 	must(t, err)
 	token, sum := NewToken()
-	users, err = usersOf(t, fmt.Sprintf("people: {anna: {password: %q, role: admin}}\ntokens: {board: {sha256: %q, role: viewer, scopes: [search]}}\n", hash, sum))
+	users, err := usersOf(t, fmt.Sprintf("people: {anna: {password: %q, role: admin}}\ntokens: {board: {sha256: %q, role: viewer, scopes: [search]}}\n", hash, sum))
 	must(t, err)
-	return newSite(t, func(c *Config) { c.Identify, c.Users = nil, users }), users, token
+	s = newSite(t, func(c *Config) { c.Identify, c.Users = nil, users })
+	h, err = newHandler(Config{Redis: s.rdb, Users: users})
+	must(t, err)
+	h.heartbeat = 20 * time.Millisecond
+	return s, h, token
 }
 
 // usersOf loads the users of a file with a text.
@@ -245,10 +249,8 @@ func TestSessionsEnd(t *testing.T) {
 // "When the person leaves the file or gets another password" a session ends, and a stream with it.
 func TestSessionsEndWithTheFile(t *testing.T) {
 	t.Parallel()
-	s, users, _ := newSiteOfUsers(t)
-	h, err := newHandler(Config{Redis: s.rdb, Users: users})
-	must(t, err)
-	h.heartbeat = 20 * time.Millisecond
+	s, h, _ := newSiteOfUsers(t)
+	users := h.cfg.Users
 	s.handler = h.mux
 	log, lines := io.Pipe()
 	go users.follow(t.Context(), slog.New(slog.NewTextHandler(lines, nil)))
@@ -353,7 +355,7 @@ func TestGuesses(t *testing.T) {
 // A login gives back no tries at other names. In a browser that has logged in before, a person is not locked out by guesses.
 func TestGuessesAtTheLogin(t *testing.T) {
 	t.Parallel()
-	s, users, _ := newSiteOfUsers(t)
+	s, h, _ := newSiteOfUsers(t)
 	login := func(name, password string, cookies []*http.Cookie) (int, http.Header) {
 		r := formTo("/login", form("name", name, "password", password, "next", "/"))
 		for _, one := range cookies {
@@ -388,7 +390,7 @@ func TestGuessesAtTheLogin(t *testing.T) {
 	if code, _ = login("anna", "correct horse", []*http.Cookie{&forged}); code != http.StatusTooManyRequests {
 		t.Errorf("with a forged browser: %d", code)
 	}
-	second, err := New(Config{Redis: s.rdb, Users: users}) // with tries of its own: those of her browser are used up above
+	second, err := New(Config{Redis: s.rdb, Users: h.cfg.Users}) // with tries of its own: those of her browser are used up above
 	must(t, err)
 	for range 2 * triesAtOne {
 		s.handler = second
