@@ -235,7 +235,7 @@ func (c *Client) check(e Entry, now time.Time) error {
 	} else if err != nil {
 		found = append(found, scopeFault(err))
 	} else if apps, level := pol.Apps(scope); level.Len() > 0 && len(apps) == 0 {
-		found = append(found, Fault{Field: "scope", Reason: "no application may spend from it: its levels name others each; worker limits assign changes who may"})
+		found = append(found, Fault{Field: "scope", Reason: "no application may spend from it: each of its levels allows others; change that with worker limits assign"})
 	}
 	return found.err()
 }

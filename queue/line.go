@@ -76,7 +76,7 @@ func syntaxFault(err error) Fault {
 		object, name := syntax.JSONPointer.Parent(), syntax.JSONPointer.LastToken()
 		return Fault{
 			Field:  diag.Clip(strings.Join(slices.Collect(object.Tokens()), ".")),
-			Reason: fmt.Sprintf("field %q stands there twice", diag.Clip(name)),
+			Reason: fmt.Sprintf("field %q is given twice", diag.Clip(name)),
 		}
 	}
 	return Fault{Reason: fmt.Sprintf("not JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}

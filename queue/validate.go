@@ -61,7 +61,7 @@ func (t Task) validate(now time.Time, found faults) faults {
 	check("deadline", deadlineFault(t.Deadline, t.Delay, now))
 	if t.Type == TypeHTTP {
 		if t.Payload != nil {
-			check("payload", `a task of type "http" has none; its request stands in http`)
+			check("payload", `a task of type "http" has none; its request is in http`)
 		}
 		if t.HTTP == nil {
 			check("http", `required by type "http", with at least a url`)

@@ -51,7 +51,7 @@ func HeaderFaults(headers map[string]string) (faults []Fault) {
 		case !Token(name):
 			name, reason = "", fmt.Sprintf("a name of %d bytes is no header name", len(name))
 		case reason == "" && seen[lower]:
-			reason = "stands there twice, written differently"
+			reason = "is given twice, written differently"
 		}
 		if seen[lower] = true; reason != "" {
 			faults = append(faults, Fault{name, reason})

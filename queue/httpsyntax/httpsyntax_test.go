@@ -126,7 +126,7 @@ func TestHeaderFaults(t *testing.T) {
 	for header, want := range map[[2]string]string{
 		{"X-A", "é\tb"}: "", {"te", "gzip"}: "te belongs to the connection", {"content-length", "1"}: "content-length is set from the body",
 		{"X-A", "a\r\nb"}: "X-A has a control character", {"X-A", "\xff"}: "UTF-8", {"X-A", "\x7f"}: "X-A has a control character",
-		{"Authorization: hush", ""}: " a name of 19 bytes", {"x-twice", "2"}: "x-twice stands there twice",
+		{"Authorization: hush", ""}: " a name of 19 bytes", {"x-twice", "2"}: "x-twice is given twice",
 	} {
 		faults := HeaderFaults(map[string]string{"X-Twice": "1", header[0]: header[1]})
 		if len(faults) > 1 || (len(faults) == 0) != (want == "") || want != "" && !strings.Contains(faults[0].Name+" "+faults[0].Reason, want) {

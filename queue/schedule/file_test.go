@@ -98,7 +98,7 @@ func TestParseRefuses(t *testing.T) {
 		"a bad catch_up":     {"schedules:\n  s:\n    cron: '@daily'\n    catch_up: some\n    " + good + "\n", `f:4:15: schedules.s.catch_up: catch_up is "some"; write none, last or all`},
 		"a task that is not": {"schedules: {s: {cron: '@daily', task: report}}", `task is the text "report"; write its fields under it`},
 		"an unknown in task": {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, retries: 3}}}", `schedules.s.task.retries: retries is not a field of a schedule's task; write type, scope, cost, queue, max_retry, timeout, max_wait, priority, http or payload`},
-		"an id":              {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: p\n      id: x\n", `f:7:7: schedules.s.task.id: id is not for a schedule: each run has one of its own`},
+		"an id":              {"schedules:\n  s:\n    cron: '@daily'\n    task:\n      type: r\n      scope: p\n      id: x\n", `f:7:7: schedules.s.task.id: id is not for a schedule: each run gets one`},
 		"a delay":            {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, delay: 5m}}}", `delay is not for a schedule: cron says when a run is`},
 		"a deadline":         {"schedules: {s: {cron: '@daily', task: {type: r, scope: p, deadline: 2030-01-31T12:00:00Z}}}", `deadline is not for a schedule: a moment would end all runs`},
 		"no scope":           {"schedules:\n  s:\n    cron: '@daily'\n    task: {type: r}\n", `f:4:5: schedules.s.task.scope: required; the path it spends from`},

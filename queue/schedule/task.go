@@ -27,7 +27,7 @@ var taskFields = map[string][]string{
 
 // notRecurring are fields of a line that are invalid for a recurring task.
 var notRecurring = map[string]string{
-	"id":       "each run has one of its own, made of the schedule's name and the run's time",
+	"id":       "each run gets one, made of the schedule's name and the run's time",
 	"delay":    "cron says when a run is, and jitter puts it off",
 	"deadline": "a moment would end all runs",
 }

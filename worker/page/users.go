@@ -171,7 +171,7 @@ func (u *Users) token(text string) (actor Actor, ok bool) {
 	return actor, ok
 }
 
-var usersFormat = strictyaml.Format{TooLong: "let a proxy say who asks", Empty: "write people: and names under it"}
+var usersFormat = strictyaml.Format{TooLong: "let a proxy authenticate people", Empty: "write people: and names under it"}
 
 type userReader struct {
 	strictyaml.Faults
