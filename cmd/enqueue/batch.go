@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -44,7 +45,6 @@ type batchCommand struct {
 	starts bool
 }
 
-// newBatch returns the command "enqueue batch".
 func newBatch(getenv func(string) string) *cobra.Command {
 	b := &batchCommand{target: target{getenv: getenv}}
 	c := &cobra.Command{
@@ -79,66 +79,69 @@ func (b *batchCommand) run(c *cobra.Command, words []string) error {
 	defer b.close()
 	report := newReport(c, src)
 	report.json, report.dry, report.starts, report.notes = b.json, b.dryRun, b.starts, notes{policy: b.policy, maxTimeout: b.maxTimeout}
-	entries := remembered(queue.NewReader(src).All(), b.remember)
+	do := b.enqueue
 	if b.dryRun {
-		return b.forecast(c, entries, report)
+		do = b.forecast
 	}
 	stop := report.start()
+	sum, err := do(c.Context(), remembered(queue.NewReader(src).All(), b.remember), report)
+	stop()
+	_, explained := errors.AsType[*cli.Error](err)
+	ended := err != nil && !explained && c.Context().Err() != nil
+	report.finish(sum, ended)
+	switch {
+	case explained:
+		return err
+	case ended && b.dryRun:
+		return interrupted(c, err, "; nothing was enqueued", "")
+	case ended:
+		return interrupted(c, err, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
+	case err != nil:
+		return explainFile("the tasks", err)
+	case sum.Invalid > 0:
+		return cli.ErrPrinted
+	}
+	return nil
+}
+
+// enqueue enqueues the tasks. If Redis fails, the error is a *cli.Error that names the line.
+func (b *batchCommand) enqueue(ctx context.Context, entries iter.Seq[queue.Entry], report *report) (queue.Summary, error) {
 	var broken queue.Result // the first that Redis failed
-	sum, err := b.client.EnqueueBatch(c.Context(), entries, func(r queue.Result) {
+	sum, err := b.client.EnqueueBatch(ctx, entries, func(r queue.Result) {
 		if r.State == queue.Failed {
 			r.Err = cli.Explain(r.Err, b.redis)
 			if broken.Err == nil {
 				broken = r
-				src.end() // it may be waiting for input
+				report.src.end() // it may be waiting for input
 			}
 		}
 		report.result(r)
 	})
-	stop()
-	ended := err != nil && c.Context().Err() != nil && broken.Err == nil
-	report.finish(sum, ended)
-	switch {
-	case ended:
-		return interrupted(c, err, fmt.Sprintf("; %d lines were done", sum.Total()), again(sum))
-	case broken.Err != nil:
-		return stopped(broken, sum)
-	case err != nil:
-		return explainFile("the tasks", err)
-	case sum.Invalid > 0:
-		return cli.ErrPrinted
+	if broken.Err != nil {
+		err = stopped(broken, sum)
 	}
-	return nil
+	return sum, err
 }
 
-// forecast prints what enqueuing would do.
-func (b *batchCommand) forecast(c *cobra.Command, entries iter.Seq[queue.Entry], report *report) error {
-	stop := report.start()
-	sum, err := b.client.Forecast(c.Context(), entries, report.result)
-	stop()
-	if err == nil { // without an answer, nothing is said of what is not known
-		workers := control.New(control.Config{Redis: b.rdb})
-		for _, name := range report.queues {
-			if served, known := workers.Serves(c.Context(), name); known && !served {
-				report.unserved = append(report.unserved, name)
-			}
+// forecast finds out what enqueue would do. If Redis fails, the error is a *cli.Error.
+func (b *batchCommand) forecast(ctx context.Context, entries iter.Seq[queue.Entry], report *report) (queue.Summary, error) {
+	sum, err := b.client.Forecast(ctx, entries, report.result)
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, throttle.ErrUnavailable) {
+			err = cli.Explain(err, b.redis)
+		}
+		return sum, err
+	}
+	workers := control.New(control.Config{Redis: b.rdb})
+	for _, name := range report.queues {
+		if served, known := workers.Serves(ctx, name); known && !served {
+			report.unserved = append(report.unserved, name)
 		}
 	}
-	report.finish(sum, err != nil && c.Context().Err() != nil)
-	switch {
-	case err != nil && c.Context().Err() != nil:
-		return interrupted(c, err, "; nothing was enqueued", "")
-	case errors.Is(err, throttle.ErrUnavailable):
-		return cli.Explain(err, b.redis)
-	case err != nil:
-		return explainFile("the tasks", err)
-	case sum.Invalid > 0:
-		return cli.ErrPrinted
-	}
-	return nil
+	return sum, nil
 }
 
-// remembered gives every task the same Remember, which is no field of a line.
+// remembered sets Remember, which a line cannot set.
 func remembered(entries iter.Seq[queue.Entry], remember time.Duration) iter.Seq[queue.Entry] {
 	return func(yield func(queue.Entry) bool) {
 		for e := range entries {

@@ -17,8 +17,7 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// httpCommand is one run of enqueue http. Flags that hold secrets are texts, which no error of the flags
-// quotes.
+// httpCommand is one run of enqueue http. The flags that may hold secrets are strings, since no error quotes a string flag.
 type httpCommand struct {
 	target
 	task     queue.Task
@@ -28,7 +27,6 @@ type httpCommand struct {
 	maxRetry int
 }
 
-// newHTTP returns the command "enqueue http".
 func newHTTP(getenv func(string) string) *cobra.Command {
 	h := &httpCommand{target: target{getenv: getenv}}
 	c := &cobra.Command{
@@ -112,7 +110,7 @@ func (h *httpCommand) print(c *cobra.Command, result queue.Result, err error) er
 	return err
 }
 
-// read puts together the task, its body aside where it stands in a file.
+// read builds the task from the flags. A body in a file is read later.
 func (h *httpCommand) read(c *cobra.Command, url string) error {
 	for _, name := range []string{"scope", "id", "queue", "method"} {
 		// A script whose variable is unset must not get a random id instead.
@@ -145,7 +143,7 @@ func (h *httpCommand) read(c *cobra.Command, url string) error {
 	return nil
 }
 
-// readBody reads a file that may hold as much as a line of a batch.
+// readBody reads a file of up to queue.MaxLine bytes.
 func readBody(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -184,7 +182,7 @@ func (h *httpCommand) cost(text string) (err error) {
 	return nil
 }
 
-// explainFlags reports the faults of a task by the flags that they came from.
+// explainFlags names the faults of a task by their flags.
 func explainFlags(err error, try string) error {
 	invalid, ok := errors.AsType[*queue.InvalidError](err)
 	if !ok {

@@ -23,8 +23,7 @@ const (
 	flushEvery = 200 * time.Millisecond
 	logEvery   = 5 * time.Second
 
-	// listed is how many lines are listed that need no mending each. Running a
-	// batch again must not print a line for every one that was done before.
+	// listed bounds the lines of a kind that are printed though nothing is wrong with them: duplicates, say.
 	listed = 20
 )
 
@@ -36,9 +35,10 @@ type report struct {
 	starts   bool         // each start is printed
 	queues   []string     // those of a dry run's tasks
 	unserved []string     // those of them that no live worker serves
-	unknown  queue.Result // the first whose start is unknown, but for saidApart
+	unknown  queue.Result // the first with an unknown start, for a reason that is not in saidApart
 	notes    notes
-	progress progressMeter
+	src      *source
+	began    time.Time
 	log      *slog.Logger
 
 	mu       sync.Mutex
@@ -51,33 +51,22 @@ type report struct {
 	logged   time.Time
 }
 
-// progressMeter is how far a batch is: its bytes are the only thing known ahead.
-type progressMeter struct {
-	began time.Time
-	size  int64 // 0 when unknown
-	read  func() int64
-}
-
 func newReport(c *cobra.Command, src *source) *report {
 	now, stderr := time.Now(), c.ErrOrStderr()
-	r := &report{
-		progress: progressMeter{began: now, size: src.size, read: src.read.Load},
-		log:      slog.New(slog.NewTextHandler(stderr, nil)),
-		out:      bufio.NewWriterSize(c.OutOrStdout(), 64<<10),
-		stderr:   stderr,
-		name:     c.CommandPath(),
-		listed:   map[queue.State]int{},
-		logged:   now,
+	return &report{
+		src: src, began: now, logged: now,
+		log: slog.New(slog.NewTextHandler(stderr, nil)), stderr: stderr, name: c.CommandPath(),
+		out: bufio.NewWriterSize(c.OutOrStdout(), 64<<10), listed: map[queue.State]int{},
 	}
-	return r
 }
 
 // start shows progress until stop is called.
 func (r *report) start() (stop func()) {
-	ticker := time.NewTicker(flushEvery)
-	ended, gone := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(gone)
+	var wg sync.WaitGroup
+	ended := make(chan struct{})
+	wg.Go(func() {
+		ticker := time.NewTicker(flushEvery)
+		defer ticker.Stop()
 		for {
 			select {
 			case now := <-ticker.C:
@@ -86,11 +75,10 @@ func (r *report) start() (stop func()) {
 				return
 			}
 		}
-	}()
+	})
 	return func() {
-		ticker.Stop()
 		close(ended)
-		<-gone
+		wg.Wait()
 	}
 }
 
@@ -135,10 +123,10 @@ func (r *report) result(res queue.Result) {
 	r.printf("line %d: %s: %s\n", res.Line, res.State, cli.Escape(why))
 }
 
-// expiring is the key under which lines are counted that would expire before they start.
+// expiring is the key in listed of the lines that would expire before they start.
 const expiring queue.State = "expiring"
 
-// saidApart are reasons for an unknown start that the summary has anyway.
+// saidApart are the reasons for an unknown start that the summary prints anyway.
 var saidApart = []queue.Reason{queue.ReasonDelay, queue.ReasonPaused, queue.ReasonUpstream}
 
 // valid prints the start of a task that would be enqueued, if that is wanted or too late.
@@ -176,11 +164,11 @@ func (r *report) tick(now time.Time) {
 	r.flush()
 	if now.Sub(r.logged) >= logEvery {
 		r.logged = now
-		r.log.Info("enqueueing", r.progress.attrs(r.done, now)...)
+		r.log.Info("enqueueing", r.progress(now)...)
 	}
 }
 
-// flush prints what has gathered. Who ran the command reports what could not be written.
+// flush prints what has gathered. cli.Execute reports a failed write.
 func (r *report) flush() { _ = r.out.Flush() }
 
 // finish prints the summary.
@@ -188,7 +176,7 @@ func (r *report) finish(sum queue.Summary, interrupted bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.flush()
-	elapsed := time.Since(r.progress.began)
+	elapsed := time.Since(r.began)
 	if r.json {
 		r.write(cli.JSONLine(summaryObject(sum, r.dry, r.unserved, interrupted, elapsed)))
 		return
@@ -238,27 +226,26 @@ func (r *report) finish(sum queue.Summary, interrupted bool) {
 	}
 }
 
-// attrs returns what the log says of a batch: also how long the rest will take at the pace so far, where that is
-// known.
-func (p progressMeter) attrs(done int, now time.Time) []any {
-	elapsed, read := now.Sub(p.began), p.read()
-	attrs := []any{slog.Int("lines", done), slog.Int("lines_per_second", int(float64(done)/elapsed.Seconds()))}
-	if p.size > 0 && read > 0 {
-		rest := time.Duration(float64(max(0, p.size-read)) / float64(read) * float64(elapsed))
-		attrs = append(attrs, slog.Int64("percent", 100*min(read, p.size)/p.size), slog.Int("eta_seconds", int(rest.Round(time.Second).Seconds())))
+// progress returns the attributes of a log line: for a file also its percentage, and the rest of the time at the pace so far.
+func (r *report) progress(now time.Time) []any {
+	elapsed, read, size := now.Sub(r.began), r.src.read.Load(), r.src.size
+	attrs := []any{slog.Int("lines", r.done), slog.Int("lines_per_second", int(float64(r.done)/elapsed.Seconds()))}
+	if size > 0 && read > 0 {
+		rest := time.Duration(float64(max(0, size-read)) / float64(read) * float64(elapsed))
+		attrs = append(attrs, slog.Int64("percent", 100*min(read, size)/size), slog.Int("eta_seconds", int(rest.Round(time.Second).Seconds())))
 	}
 	return attrs
 }
 
-// mostAppScopes is of how many levels a warning is printed.
+// mostAppScopes bounds the warnings of warnings.
 const mostAppScopes = 20
 
-// notes knows what to warn of, which is no error: whoever enqueues need not be whoever runs.
+// notes finds what to warn of. It is no error, since another application may run the tasks.
 type notes struct {
 	policy     *policy.Policy // nil for none
 	maxTimeout time.Duration  // after which workers end a run
 	scopes     map[string]bool
-	timeout    bool // that it was warned of
+	timeout    bool // whether a timeout was warned of
 }
 
 // apps returns the applications that alone may run a task, nil for all.
@@ -274,8 +261,8 @@ func (n *notes) apps(r queue.Result) []string {
 	return apps
 }
 
-// warnings says once for each level that only some applications may run its tasks, unless JSON says it, and once
-// that a timeout is longer than workers let a run take.
+// warnings warns once that a timeout is longer than workers allow, and once for each level that only some applications may
+// run its tasks. Results in JSON have the applications, without a warning.
 func (n *notes) warnings(r queue.Result, inJSON bool) (texts []string) {
 	if r.State != queue.Enqueued && r.State != queue.Valid {
 		return nil

@@ -40,7 +40,7 @@ func TestProgressInLog(t *testing.T) {
 			if got := strings.Count(stdout.String(), "\n"); got != line+1 {
 				t.Errorf("%d results shown of %d", got, line+1)
 			}
-			r.progress.size = 4 // as if it came to be known
+			src.size = 4 // as if it came to be known
 			r.mu.Unlock()
 			src.read.Store(int64(line))
 		}

@@ -20,19 +20,15 @@ type resultJSON struct {
 	// Archived says of a duplicate that its task has failed for good.
 	Archived bool   `json:"archived,omitempty"`
 	Start    string `json:"start,omitempty"`
-	waitJSON
-	Expires string   `json:"expires,omitempty"`
-	Apps    []string `json:"apps,omitempty"`
-	Error   string   `json:"error,omitempty"`
-}
-
-// waitJSON is what the start of a task waits for in a dry run, and how exact it is.
-type waitJSON struct {
+	// What the start waits for in a dry run, and how exact it is.
 	StartFrom string       `json:"start_from,omitempty"`
 	StartTo   string       `json:"start_to,omitempty"`
 	Reason    queue.Reason `json:"reason,omitempty"`
 	Rule      string       `json:"rule,omitempty"`
 	RuleScope string       `json:"rule_scope,omitempty"`
+	Expires   string       `json:"expires,omitempty"`
+	Apps      []string     `json:"apps,omitempty"`
+	Error     string       `json:"error,omitempty"`
 }
 
 // summaryJSON is the last line of a batch under -json.
@@ -47,7 +43,7 @@ type summaryJSON struct {
 	endJSON
 }
 
-// forecastJSON is that of a dry run.
+// forecastJSON is the last line of a dry run under -json.
 type forecastJSON struct {
 	Summary   bool `json:"summary"`
 	DryRun    bool `json:"dry_run"`
@@ -61,7 +57,7 @@ type forecastJSON struct {
 	endJSON
 }
 
-// endJSON is what both end with.
+// endJSON is the end of both.
 type endJSON struct {
 	RandomIDs     int    `json:"random_ids"`
 	UnknownStarts int    `json:"unknown_starts"`
@@ -90,8 +86,7 @@ func summaryObject(sum queue.Summary, dry bool, unserved []string, interrupted b
 	return summaryJSON{true, sum.Total(), sum.Enqueued, sum.Duplicate, sum.Invalid, sum.Failed, sum.Archived, end}
 }
 
-// doneText says when a batch is done, in their own time; empty where nothing
-// is known, as without limits.
+// doneText says when a batch is done, in local time. It is empty without limits.
 func doneText(sum queue.Summary, now time.Time) string {
 	if sum.DoneAt.IsZero() {
 		if sum.UnknownStarts == 0 {
@@ -155,7 +150,7 @@ func pausedText(p queue.Paused, now time.Time) string {
 	return cli.Quote(p.Scope) + " is paused until " + clock(p.Until, now) + "\n"
 }
 
-// clock is a time as people have it, rounded up to a second, with its day unless that is today.
+// clock formats a time in the local zone, rounded up to a second, with its date unless that is today.
 func clock(at, now time.Time) string {
 	at = at.Add(time.Second - 1).Truncate(time.Second).Local()
 	if at.Format(time.DateOnly) != now.Local().Format(time.DateOnly) {
@@ -168,16 +163,15 @@ func clock(at, now time.Time) string {
 func resultObject(r queue.Result, apps []string, why string) resultJSON {
 	return resultJSON{
 		Line: r.Line, ID: r.ID, Queue: r.Queue, State: r.State, Archived: r.Archived, Start: stamp(r.Start),
-		waitJSON: waitJSON{stamp(r.StartFrom), stamp(r.StartTo), r.Reason, r.Binding.Rule, r.Binding.Scope},
-		Expires:  r.Expires, Apps: apps, Error: why,
+		StartFrom: stamp(r.StartFrom), StartTo: stamp(r.StartTo), Reason: r.Reason, Rule: r.Binding.Rule, RuleScope: r.Binding.Scope,
+		Expires: r.Expires, Apps: apps, Error: why,
 	}
 }
 
 // stamp writes a time as RFC 3339 does, with milliseconds; none is "".
 func stamp(at time.Time) string { return control.At(at).String() }
 
-// reason says in one line why a task was not enqueued; empty when it was, or
-// when its id is taken.
+// reason says in one line why a task was not enqueued. It is empty for a duplicate.
 func reason(r queue.Result, err error) string {
 	if invalid, ok := errors.AsType[*queue.InvalidError](r.Err); ok {
 		return invalid.Reasons()

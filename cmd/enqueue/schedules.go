@@ -45,7 +45,6 @@ type schedulesCommand struct {
 	methods []string
 }
 
-// newSchedules returns the command "enqueue schedules".
 func newSchedules() *cobra.Command {
 	s := &schedulesCommand{}
 	c := &cobra.Command{
@@ -117,7 +116,7 @@ func explainSchedules(err error) error {
 	return explainFile("the schedules", err)
 }
 
-// runText says for people when a run is, in its zone and in UTC, and when its task may start.
+// runText says when a run is, in its zone and in UTC, and when its task may start.
 func runText(s *schedule.Schedule, run time.Time) string {
 	text := fmt.Sprintf("  %s   %s", run.Format("Mon 2006-01-02 15:04:05 -07:00"), run.UTC().Format(time.RFC3339))
 	if start := s.Start(run); !start.Equal(run) {

@@ -18,12 +18,12 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 	"github.com/headway-go/headway/throttle/usage"
+	"github.com/headway-go/headway/worker/control"
 )
 
 const defaultRemember = 24 * time.Hour
 
-// target is where tasks go and what they are checked against: the flags that http and batch have. open fills
-// in the second part.
+// target has the flags that http and batch share: where tasks go, and what they are checked against. open sets the second part.
 type target struct {
 	redis       string
 	limits      string // file
@@ -120,7 +120,7 @@ func (t *target) published(c *cobra.Command) (*policy.Policy, error) {
 	switch {
 	case errors.As(err, new(*policystore.DamagedError)):
 		return nil, &cli.Error{
-			What: "the limits in Redis at " + cli.RedisName(t.redis) + " cannot be read:\n" + policyFaults(err),
+			What: "the limits in Redis at " + cli.RedisName(t.redis) + " cannot be read:\n" + control.Plain(err),
 			Try:  "-limits FILE, or restart the worker with the same version as this program",
 			Err:  err,
 		}
@@ -133,23 +133,15 @@ func (t *target) published(c *cobra.Command) (*policy.Policy, error) {
 	return policy, nil
 }
 
-func policyFaults(err error) string {
-	if pe, ok := errors.AsType[*policy.Error](err); ok {
-		return pe.Error()
-	}
-	return err.Error()
-}
-
-// explainLimits says why a limits file was refused: its faults one below the
-// other, each with its line.
+// explainLimits says why a limits file was refused: each fault on a line of its own.
 func explainLimits(err error) error {
-	if errors.As(err, new(*policy.Error)) {
-		return &cli.Error{What: policyFaults(err), Err: err}
+	if faults, is := errors.AsType[*policy.Error](err); is {
+		return &cli.Error{What: faults.Error(), Err: err}
 	}
 	return &cli.Error{What: "cannot read the limits: " + err.Error(), Try: "-limits FILE, or no -limits to use the limits that workers publish", Err: err}
 }
 
-// interrupted says what a signal has ended, and what to know about it; other errors stay as they are.
+// interrupted returns the error of a command that a signal ended. Other errors stay as they are.
 func interrupted(c *cobra.Command, err error, what, try string) error {
 	if c.Context().Err() == nil {
 		return err
@@ -157,16 +149,15 @@ func interrupted(c *cobra.Command, err error, what, try string) error {
 	return cli.Errorf(try, "%v%s", context.Cause(c.Context()), what)
 }
 
-// The variables in which a program gives a trace context to those that it runs:
+// The variables that pass a trace context to a child process:
 // https://opentelemetry.io/docs/specs/otel/context/env-carriers/
 const (
 	parentVariable = "TRACEPARENT"
 	stateVariable  = "TRACESTATE"
 )
 
-// onEnqueue returns a queue.ClientConfig.OnEnqueue that makes tasks belong to the trace of the program
-// that runs this one: nil if there is none. It warns of a malformed context, which is ignored. By the
-// W3C rule a state counts only with its parent, and a malformed one does not harm its parent.
+// onEnqueue returns a queue.ClientConfig.OnEnqueue that adds tasks to the trace in the environment, nil if there is none. It
+// warns of a malformed context, which is ignored. By the W3C rule a state needs its parent, and a malformed state is dropped alone.
 func (t *target) onEnqueue(c *cobra.Command) func(context.Context, queue.Task) (map[string]string, func(queue.Result)) {
 	parent, state := t.getenv(parentVariable), t.getenv(stateVariable)
 	switch {
