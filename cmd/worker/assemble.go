@@ -14,45 +14,35 @@ import (
 // taskServer is asynq's with the limits around the handler of http tasks.
 type taskServer struct {
 	*worker.Server
-	handler  asynq.Handler
 	outbound *outbound.Handler
 }
 
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(limits *worker.Limits, o options, log *slog.Logger) (system, error) {
-	cfg := o.outbound()
-	cfg.Logger, cfg.OnResponse = slog.New(ofTask{log.Handler()}), worker.ReportResponse
-	cfg.OnSent = worker.ReportSent
+	cfg := o.outbound
+	cfg.Logger, cfg.OnResponse, cfg.OnSent = slog.New(ofTask{log.Handler()}), worker.ReportResponse, worker.ReportSent
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &taskServer{
-		Server: limits.NewServer(asynq.Config{
-			Concurrency:     o.concurrency,
-			Queues:          o.queues,
-			ShutdownTimeout: o.drain,
-		}),
-		handler:  httpOnly{out},
-		outbound: out,
-	}, nil
+	server := limits.NewServer(asynq.Config{Concurrency: o.concurrency, Queues: o.queues, ShutdownTimeout: o.drain})
+	return &taskServer{Server: server, outbound: out}, nil
 }
 
-func (s *taskServer) Start() error { return s.Server.Start(s.handler) }
+func (s *taskServer) Start() error { return s.Server.Start(httpOnly{s.outbound}) }
 
 func (s *taskServer) Shutdown() {
 	s.Server.Shutdown()
 	s.outbound.Close()
 }
 
-// httpOnly is a handler of tasks of type http and no other. It takes the place
-// of asynq's mux, for which "http" is the beginning of "httpx" too.
+// httpOnly handles tasks of type http alone. asynq's mux would send it type "httpx" too.
 type httpOnly struct{ asynq.Handler }
 
 // Matches implements worker.TaskMatcher.
 func (httpOnly) Matches(t *asynq.Task) bool { return t.Type() == queue.TypeHTTP }
 
-// ofTask adds to what is logged in a handler which task it is of.
+// ofTask adds the task's id and scope to what its handler logs.
 type ofTask struct{ slog.Handler }
 
 func (h ofTask) Handle(ctx context.Context, r slog.Record) error {

@@ -15,6 +15,7 @@ import (
 const (
 	maxCommandArgs = 1 << 20
 	maxArgBytes    = 64 << 20
+	passedOn       = 64 << 10 // bytes of a command that are passed on before the whole of it has come
 )
 
 // soundConn passes on the commands of a client, arrays of bulk strings in Redis's protocol. It leaves out empty
@@ -23,64 +24,67 @@ type soundConn struct {
 	net.Conn
 
 	in   *bufio.Reader
-	out  []byte // checked, and not passed on yet
-	args int    // of the current command, still to come
+	out  bytes.Buffer // checked, and not passed on yet
+	args int          // of the current command, still to come
 	err  error
 }
 
 func newSoundConn(c net.Conn) *soundConn { return &soundConn{Conn: c, in: bufio.NewReader(c)} }
 
 func (c *soundConn) Read(p []byte) (int, error) {
-	for len(c.out) == 0 {
-		if c.err != nil {
-			return 0, c.err
+	if c.out.Len() == 0 {
+		for c.err == nil && (c.out.Len() == 0 || c.args > 0 && c.in.Buffered() > 0 && c.out.Len() < passedOn) {
+			c.err = c.next()
 		}
-		c.out, c.err = c.next()
 	}
-	n := copy(p, c.out)
-	c.out = c.out[n:]
-	return n, nil
+	if c.out.Len() == 0 {
+		return 0, c.err
+	}
+	return c.out.Read(p)
 }
 
-// next reads the head of a command, or an argument with its head. It returns nothing for an empty command.
-func (c *soundConn) next() ([]byte, error) {
+// next reads the head of a command, or an argument with its head.
+func (c *soundConn) next() error {
 	kind := byte('*')
 	if c.args > 0 {
 		kind = '$'
 	}
 	if first, err := c.in.Peek(1); err != nil {
-		return nil, err
+		return err
 	} else if first[0] != kind {
-		return nil, c.refuse(fmt.Sprintf("expected '%c'", kind))
+		return c.refuse(fmt.Sprintf("expected '%c'", kind))
 	}
 	head, err := c.in.ReadSlice('\n')
 	if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-		return nil, err
+		return err
 	}
 	text, crlf := bytes.CutSuffix(head[1:], []byte("\r\n"))
 	n, err := strconv.Atoi(string(text))
 	switch {
 	case !crlf || err != nil:
-		return nil, c.refuse("invalid length")
+		return c.refuse("invalid length")
 	case kind == '*' && n > maxCommandArgs:
-		return nil, c.refuse("invalid multibulk length")
+		return c.refuse("invalid multibulk length")
 	case kind == '*' && n <= 0:
-		return nil, nil
-	case kind == '*':
+		return nil
+	case kind == '$' && (n < 0 || n > maxArgBytes):
+		return c.refuse("invalid bulk length")
+	}
+	before := c.out.Len()
+	_, _ = c.out.Write(head)
+	if kind == '*' {
 		c.args = n
-		return bytes.Clone(head), nil
-	case n < 0 || n > maxArgBytes:
-		return nil, c.refuse("invalid bulk length")
+		return nil
 	}
 	c.args--
-	arg := bytes.NewBuffer(bytes.Clone(head)) // grows with what comes, not with what is announced
-	if _, err := io.CopyN(arg, c.in, int64(n)+2); err != nil {
-		return nil, err
+	_, err = io.CopyN(&c.out, c.in, int64(n)+2) // out grows with what comes, not with what is announced
+	if err == nil && !bytes.HasSuffix(c.out.Bytes(), []byte("\r\n")) {
+		err = c.refuse("expected CRLF after an argument")
 	}
-	if !bytes.HasSuffix(arg.Bytes(), []byte("\r\n")) {
-		return nil, c.refuse("expected CRLF after an argument")
+	if err != nil {
+		c.out.Truncate(before)
 	}
-	return arg.Bytes(), nil
+	return err
 }
 
 // refuse answers a client with a protocol error.

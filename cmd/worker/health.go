@@ -109,7 +109,6 @@ type probe struct {
 	token   string
 }
 
-// newHealth returns the command "worker health".
 func newHealth(getenv func(string) string) *cobra.Command {
 	var p probe
 	c := &cobra.Command{

@@ -46,7 +46,6 @@ type inspection struct {
 	asked  *control.Service
 }
 
-// newInspect returns the command "worker inspect".
 func newInspect() *cobra.Command {
 	i := &inspection{}
 	scope := &cobra.Command{

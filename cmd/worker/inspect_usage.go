@@ -35,45 +35,47 @@ queue and no type.`
 // spenderReport is what "worker inspect usage -json" prints of each spender, and usageReport of all;
 // docs/json.md has their fields.
 type spenderReport struct {
-	Day   string `json:"day,omitempty"`
-	App   string `json:"app"`
-	Queue string `json:"queue"`
-	Type  string `json:"type"`
-	Units int64  `json:"units"`
-	Tasks int64  `json:"tasks"`
-	Last  string `json:"last"`
-
+	Day        string           `json:"day,omitempty"`
+	App        string           `json:"app"`
+	Queue      string           `json:"queue"`
+	Type       string           `json:"type"`
+	Units      int64            `json:"units"`
+	Tasks      int64            `json:"tasks"`
+	Last       string           `json:"last"`
 	EnqueuedBy string           `json:"enqueued_by,omitempty"`
 	ByUnit     map[string]int64 `json:"by_unit,omitempty"`
 }
 
 type usageReport struct {
-	Summary    bool   `json:"summary"`
-	Scope      string `json:"scope"`
-	From       string `json:"from"`
-	To         string `json:"to"`
-	Units      int64  `json:"units"`
-	Tasks      int64  `json:"tasks"`
-	OtherUnits int64  `json:"other_units"`
-	OtherTasks int64  `json:"other_tasks"`
-
-	ByUnit      map[string]int64 `json:"by_unit,omitempty"`
+	Summary bool   `json:"summary"`
+	Scope   string `json:"scope"`
+	From    string `json:"from"`
+	To      string `json:"to"`
+	sumReport
 	OtherByUnit map[string]int64 `json:"other_by_unit,omitempty"`
 	Shadows     []shadowUse      `json:"shadows,omitempty"`
 }
 
-// dayReport is what -by day prints of each day; docs/json.md has its fields.
+// dayReport is what -by day prints of each day.
 type dayReport struct {
-	Day        string `json:"day"`
-	Units      int64  `json:"units"`
-	Tasks      int64  `json:"tasks"`
-	OtherUnits int64  `json:"other_units"`
-	OtherTasks int64  `json:"other_tasks"`
-
-	ByUnit map[string]int64 `json:"by_unit,omitempty"`
+	Day string `json:"day"`
+	sumReport
 }
 
-// shadowUse is what a shadow rule would have done; docs/json.md has its fields.
+// sumReport is the spending of all spenders, and the part of it that is not listed by spender.
+type sumReport struct {
+	Units      int64            `json:"units"`
+	Tasks      int64            `json:"tasks"`
+	OtherUnits int64            `json:"other_units"`
+	OtherTasks int64            `json:"other_tasks"`
+	ByUnit     map[string]int64 `json:"by_unit,omitempty"`
+}
+
+func sumOf(r usage.Report) sumReport {
+	return sumReport{r.All.Units, r.All.Tasks, r.Other.Units, r.Other.Tasks, r.ByUnit}
+}
+
+// shadowUse is what a shadow rule would have done.
 type shadowUse struct {
 	Rule   string `json:"rule"`
 	Starts int64  `json:"starts"`
@@ -87,7 +89,6 @@ type usageCommand struct {
 	by    string
 }
 
-// newInspectUsage returns the command "worker inspect usage".
 func newInspectUsage() *cobra.Command {
 	u := &usageCommand{}
 	c := &cobra.Command{
@@ -139,10 +140,9 @@ func (u *usageCommand) run(ctx context.Context, words []string) (err error) {
 	return nil
 }
 
-// dayOf names the day of a report.
 func dayOf(r usage.Report) string { return r.From.UTC().Format(time.DateOnly) }
 
-// printObjects prints an object for each spender, for each day with -by day, and for all.
+// printObjects prints an object for each spender, for each day with -by day, and for the sum.
 func (u *usageCommand) printObjects(reports []usage.Report) {
 	for _, r := range reports {
 		day := ""
@@ -155,15 +155,11 @@ func (u *usageCommand) printObjects(reports []usage.Report) {
 			}
 		}
 		if u.by != "" {
-			u.out.Print(dayReport{day, r.All.Units, r.All.Tasks, r.Other.Units, r.Other.Tasks, r.ByUnit}, "")
+			u.out.Print(dayReport{day, sumOf(r)}, "")
 		}
 	}
 	all := together(reports)
-	sum := usageReport{
-		Summary: true, Scope: all.Scope.String(), From: stamp(all.From), To: stamp(all.To),
-		Units: all.All.Units, Tasks: all.All.Tasks, OtherUnits: all.Other.Units, OtherTasks: all.Other.Tasks,
-		ByUnit: all.ByUnit, OtherByUnit: all.OtherByUnit,
-	}
+	sum := usageReport{Summary: true, Scope: all.Scope.String(), From: stamp(all.From), To: stamp(all.To), sumReport: sumOf(all), OtherByUnit: all.OtherByUnit}
 	for _, s := range all.Shadows {
 		sum.Shadows = append(sum.Shadows, shadowUse(s))
 	}
@@ -226,7 +222,7 @@ func (u *usageCommand) printTable(reports []usage.Report) {
 	u.out.Table(head, rows)
 }
 
-// together adds up reports, of which there is one at least, without their spenders.
+// together returns the sum of at least one report, without the spenders.
 func together(reports []usage.Report) usage.Report {
 	all := usage.Report{Scope: reports[0].Scope, From: reports[0].From, To: reports[len(reports)-1].To, ByUnit: map[string]int64{}, OtherByUnit: map[string]int64{}}
 	shadows := map[string]usage.Shadow{}

@@ -19,7 +19,6 @@ tasks. Stop every worker first. If it is interrupted, run it again.
 
 A task loses the number of its failures and the text of its last error.`
 
-// newLeave returns the command "worker leave".
 func newLeave() *cobra.Command {
 	var s session
 	var list string

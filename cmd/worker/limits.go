@@ -39,7 +39,6 @@ type limitsCommand struct {
 	now     time.Time // the server's, when current was asked
 }
 
-// newLimits returns the command "worker limits".
 func newLimits(getenv func(string) string) *cobra.Command {
 	l := &limitsCommand{}
 	group := cli.Group("limits", "Show and change the limits while workers run",

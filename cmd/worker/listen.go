@@ -75,7 +75,7 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// guard lets only those in who may see h.
+// guard refuses requests that may not see h.
 func (l listenAddr) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -110,8 +110,8 @@ func (l listenAddr) admits(authorization string) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// open listens where -listen says, and returns nil if it is off. shown is the page, nil for none, which has access rules
-// of its own. Nothing is answered before the server's serve is called.
+// open listens at -listen, and returns nil if that is off. shown is the page, nil for none, which has access rules of its
+// own. It answers nothing before serve is called.
 func (l listenAddr) open(h *health, metrics, shown http.Handler, log *slog.Logger) (*statusServer, error) {
 	if l.addr == "" {
 		return nil, nil
@@ -120,19 +120,19 @@ func (l listenAddr) open(h *health, metrics, shown http.Handler, log *slog.Logge
 	if err != nil {
 		return nil, listenError(err, l.addr, "-listen", "another worker? -listen another port, or stop what listens there")
 	}
-	return &statusServer{ln: ln, srv: &http.Server{
-		Handler:           beside(l.guard(statusHandler(h, metrics)), shown),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, nil
+	return &statusServer{ln: ln, srv: newServer(beside(l.guard(statusHandler(h, metrics)), shown), log)}, nil
 }
 
-// beside serves the page, if there is one, beside all else. The root then leads to it: the page itself
-// answers, so that this answer has the headers of all its answers.
+// newServer returns a server of which a slow client keeps no connection.
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// beside adds the page, unless it is nil, to h. The page then answers for the root too, with a redirect that has the
+// page's headers.
 func beside(h, shown http.Handler) http.Handler {
 	if shown == nil {
 		return h
@@ -171,26 +171,19 @@ func (s *statusServer) close() {
 	}
 }
 
-// listenError says why what cannot listen on addr.
+// listenError explains that what, such as a flag, cannot listen on addr.
 func listenError(err error, addr, what, tryInUse string) error {
 	host, port, _ := net.SplitHostPort(addr)
-	e := &cli.Error{What: what + " cannot listen on " + addr, Err: err}
-	_, noAddress := errors.AsType[*net.DNSError](err)
+	why, try := err.Error(), ""
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.What += ": the port is in use"
-		e.Try = tryInUse
+		why, try = "the port is in use", tryInUse
 	case errors.Is(err, syscall.EACCES):
-		e.What += ": no permission for port " + port
-		e.Try = "a port from 1024 up"
+		why, try = "no permission for port "+port, "a port from 1024 up"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		e.What += ": this machine does not have the address " + host
-		e.Try = "an address of this machine (ip addr lists them)"
-	case noAddress:
-		e.What += ": no address is known for " + host
-		e.Try = "an IP address of this machine"
-	default:
-		e.What += ": " + err.Error()
+		why, try = "this machine does not have the address "+host, "an address of this machine (ip addr lists them)"
+	case errors.As(err, new(*net.DNSError)):
+		why, try = "no address is known for "+host, "an IP address of this machine"
 	}
-	return e
+	return &cli.Error{What: what + " cannot listen on " + addr + ": " + why, Try: try, Err: err}
 }

@@ -44,7 +44,6 @@ func (p program) run(ctx context.Context, args []string, getenv func(string) str
 	return cli.Execute(ctx, p.command(getenv), args, getenv, stdout, stderr)
 }
 
-// command returns the program with all of its subcommands.
 func (p program) command(getenv func(string) string) *cobra.Command {
 	root, o := newWorker()
 	root.RunE = func(c *cobra.Command, _ []string) error {
@@ -105,7 +104,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return explain(ctx, err, url)
 	}
-	runSchedules, err := newSchedules(rdb, schedules, rules, limits.Limiter(), o.app, o.methods, log)
+	runSchedules, err := newSchedules(rdb, schedules, rules, limits.Limiter(), o.app, o.outbound.AllowMethods, log)
 	if err != nil {
 		return err
 	}

@@ -28,16 +28,11 @@ type options struct {
 	limits      string // file; "" for the published policy
 	schedules   string // file; "" for none
 	concurrency int
-	allowHosts  []string
-	onlyHosts   []string
-	denyCIDRs   []string
-	secrets     []string // that tasks may name
-	ports       []int
-	methods     []string      // that tasks may have besides the standard ones
-	traces      bool          // whether a task's trace context goes with its request
-	page        bool          // served beside /metrics
-	pageUsers   string        // file; "" for everybody on this machine
-	maxTimeout  time.Duration // of a run
+	outbound    outbound.Config // where tasks may go, and with which methods and secrets
+	traces      bool            // whether a task's trace context goes with its request
+	page        bool            // served beside /metrics
+	pageUsers   string          // file; "" for everybody on this machine
+	maxTimeout  time.Duration   // of a run
 	drain       time.Duration
 	logFormat   string
 	usage       bool
@@ -80,7 +75,6 @@ that were running run again within two minutes, in this or another worker. On SI
 Exit codes of all commands: 0 done or stopped, 1 something failed, 2 bad usage,
 130 interrupted.`
 
-// newWorker returns the root command, which runs tasks, and what its flags say.
 func newWorker() (*cobra.Command, *options) {
 	o := &options{}
 	c := &cobra.Command{
@@ -100,15 +94,15 @@ func newWorker() (*cobra.Command, *options) {
 	fs.StringVar(&o.given.queues, "queues", "default=1", "queues to work on, `NAME=WEIGHT,…`: how often the worker looks into each first (weight 1 to 1000)")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "how many tasks run at once, 1 to 10000. While one tenant has more than half of them, tasks of other tenants "+
 		"may run besides, up to half as many again")
-	fs.StringArrayVar(&o.allowHosts, "allow-host", nil, "`HOST[:PORT]` that tasks may call although its address is loopback, private, link-local or this machine's "+
+	fs.StringArrayVar(&o.outbound.AllowHosts, "allow-host", nil, "`HOST[:PORT]` that tasks may call although its address is loopback, private, link-local or this machine's "+
 		"own. May be repeated")
-	fs.StringArrayVar(&o.onlyHosts, "only-host", nil, "`HOST[:PORT]` that tasks may call. They then neither call nor look up any other. Its address must be public, "+
+	fs.StringArrayVar(&o.outbound.OnlyHosts, "only-host", nil, "`HOST[:PORT]` that tasks may call. They then neither call nor look up any other. Its address must be public, "+
 		"unless -allow-host names it too. May be repeated")
-	fs.StringArrayVar(&o.denyCIDRs, "deny-cidr", nil, "range of addresses that tasks never reach, a `CIDR`, whatever -allow-host and -only-host say. May be repeated")
-	fs.IntSliceVar(&o.ports, "ports", nil, "the only `PORTS` that tasks may call, such as 80,443, whatever -allow-host and -only-host say. Default: any")
-	fs.StringArrayVar(&o.methods, "allow-method", nil, "`METHOD` that tasks may have besides GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS, such as PROPFIND. "+
+	fs.StringArrayVar(&o.outbound.DenyCIDRs, "deny-cidr", nil, "range of addresses that tasks never reach, a `CIDR`, whatever -allow-host and -only-host say. May be repeated")
+	fs.IntSliceVar(&o.outbound.Ports, "ports", nil, "the only `PORTS` that tasks may call, such as 80,443, whatever -allow-host and -only-host say. Default: any")
+	fs.StringArrayVar(&o.outbound.AllowMethods, "allow-method", nil, "`METHOD` that tasks may have besides GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS, such as PROPFIND. "+
 		"CONNECT and TRACE are always refused. May be repeated. Give it to enqueue, too")
-	fs.StringArrayVar(&o.secrets, "secret", nil, "`env:NAME@HOST[:PORT]`: a secret that tasks may name as ${env:NAME} in header values, paths and queries, and the host "+
+	fs.StringArrayVar(&o.outbound.Secrets, "secret", nil, "`env:NAME@HOST[:PORT]`: a secret that tasks may name as ${env:NAME} in header values, paths and queries, and the host "+
 		"that may receive it. file:PATH@HOST is ${file:PATH}. May be repeated")
 	fs.BoolVar(&o.traces, "trace-context", false, "send the W3C trace context that a task carries on with its request")
 	fs.StringVar(&o.given.listen, "listen", "", "serve /healthz and /metrics (Prometheus) on `ADDR`, such as :9090, on 127.0.0.1 if it names no host. Any address that is not "+
@@ -141,6 +135,9 @@ func logFlags(c *cobra.Command, level, format *string) {
 func (o *options) check(getenv func(string) string) error {
 	o.redis = cmp.Or(o.redis, "embedded")
 	o.drain = cmp.Or(o.drain, o.maxTimeout) // no run takes longer
+	if o.traces {
+		o.outbound.Headers = outbound.TraceContext
+	}
 	var faults [7]error
 	o.queues, faults[0] = parseQueues(o.given.queues)
 	o.listen, faults[1] = parseListen(o.given.listen, strings.TrimSpace(getenv(tokenVariable)))
@@ -150,7 +147,7 @@ func (o *options) check(getenv func(string) string) error {
 	o.patience, faults[3] = parsePatience(o.given.patience)
 	o.logLevel, faults[4] = parseLog(o.given.level, o.logFormat)
 	faults[5] = o.checkRest()
-	o.events, faults[6] = o.given.events.build(strings.TrimSpace(getenv(secretVariable)), o.allowHosts)
+	o.events, faults[6] = o.given.events.build(strings.TrimSpace(getenv(secretVariable)), o.outbound.AllowHosts)
 	return errors.Join(faults[:]...)
 }
 
@@ -191,27 +188,18 @@ func (o *options) checkPage() error {
 	return nil
 }
 
-// outbound returns the configuration of what carries out http tasks.
-func (o *options) outbound() outbound.Config {
-	cfg := outbound.Config{AllowHosts: o.allowHosts, OnlyHosts: o.onlyHosts, DenyCIDRs: o.denyCIDRs, Ports: o.ports, AllowMethods: o.methods, Secrets: o.secrets}
-	if o.traces {
-		cfg.Headers = outbound.TraceContext
-	}
-	return cfg
-}
-
-// checkReach checks where tasks may go, a flag at a time, so that each fault names its own.
+// checkReach checks where tasks may go, one flag at a time, so that each fault names its flag.
 func (o *options) checkReach() (faults []error) {
 	for _, f := range []struct {
 		flag, try string
 		cfg       outbound.Config
 	}{
-		{"-allow-host", "-allow-host localhost:8080, once for each host", outbound.Config{AllowHosts: o.allowHosts}},
-		{"-only-host", "-only-host api.example.com, once for each host", outbound.Config{OnlyHosts: o.onlyHosts}},
-		{"-deny-cidr", "-deny-cidr 10.0.0.0/8, once for each range", outbound.Config{DenyCIDRs: o.denyCIDRs}},
-		{"-secret", "-secret env:STRIPE_KEY@api.stripe.com, once for each secret and host", outbound.Config{Secrets: o.secrets}},
-		{"-ports", "-ports 80,443", outbound.Config{Ports: o.ports}},
-		{"-allow-method", "-allow-method PROPFIND, once for each method", outbound.Config{AllowMethods: o.methods}},
+		{"-allow-host", "-allow-host localhost:8080, once for each host", outbound.Config{AllowHosts: o.outbound.AllowHosts}},
+		{"-only-host", "-only-host api.example.com, once for each host", outbound.Config{OnlyHosts: o.outbound.OnlyHosts}},
+		{"-deny-cidr", "-deny-cidr 10.0.0.0/8, once for each range", outbound.Config{DenyCIDRs: o.outbound.DenyCIDRs}},
+		{"-secret", "-secret env:STRIPE_KEY@api.stripe.com, once for each secret and host", outbound.Config{Secrets: o.outbound.Secrets}},
+		{"-ports", "-ports 80,443", outbound.Config{Ports: o.outbound.Ports}},
+		{"-allow-method", "-allow-method PROPFIND, once for each method", outbound.Config{AllowMethods: o.outbound.AllowMethods}},
 	} {
 		if _, err := outbound.New(f.cfg); err != nil {
 			what := f.flag + ": " + strings.ReplaceAll(err.Error(), "\n", "\n"+f.flag+": ")
@@ -221,7 +209,6 @@ func (o *options) checkReach() (faults []error) {
 	return faults
 }
 
-// parsePatience reads what becomes of tasks that have waited for longer than max_wait.
 func parsePatience(s string) (worker.MaxWaitPolicy, error) {
 	to, moves := strings.CutPrefix(s, "move=")
 	switch {

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/user"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -26,12 +25,12 @@ import (
 	"github.com/headway-go/headway/worker/page"
 )
 
-const pageLong = `Serves a page that shows who waits, for what and until when, and from which limits are
-changed. It works with any number of workers, and needs none on this machine. Redis is
-read once a second for all who look, and not while nobody does.
+const pageLong = `Serves a page that shows which tasks wait, for what and until when, and that changes
+limits. It works with any number of workers, and needs none on this machine. It reads
+Redis once a second for all viewers together, and not at all without a viewer.
 
-On this machine everybody is an admin. Another address than loopback needs -users or
--proxy.`
+On this machine every visitor is an admin. Any address that is not loopback needs -users
+or -proxy.`
 
 // pageCommand is one run of "worker page".
 type pageCommand struct {
@@ -44,7 +43,6 @@ type pageCommand struct {
 	proxy *page.Proxy
 }
 
-// newPage returns the command "worker page".
 func newPage() *cobra.Command {
 	p := &pageCommand{}
 	c := &cobra.Command{
@@ -167,10 +165,7 @@ func (p *pageCommand) serve(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return listenError(err, p.addr.addr, "-listen", "another page? -listen another port, or stop what listens there")
 	}
-	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second,
-		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	server := newServer(handler, log)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	log.InfoContext(ctx, "the page is ready", "url", "http://"+ln.Addr().String()+p.prefix+"/", "redis", cli.RedisName(url))
@@ -180,7 +175,7 @@ func (p *pageCommand) serve(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// allow says who may use the page: those of a file, those of a proxy, or without either who is on this machine.
+// allow lets in the users of a file or of a proxy. Without either, it lets in every visitor from this machine.
 func allow(cfg *page.Config, users string) (err error) {
 	if users != "" {
 		if cfg.Users, err = page.LoadUsers(users); err != nil {
@@ -196,17 +191,15 @@ func allow(cfg *page.Config, users string) (err error) {
 	return nil
 }
 
-// pagePath is where a worker with -page has it.
+// pagePath is the path of the page in a worker with -page.
 const pagePath = "/page"
 
-// workerPage returns the page of a worker with -page, nil without, and what closes it.
+// workerPage returns the page of a worker, nil without -page, and a function that closes it.
 func workerPage(rdb redis.UniversalClient, o options, limits *worker.Limits, schedules []*schedule.Schedule) (http.Handler, func(), error) {
 	if !o.page {
 		return nil, func() {}, nil
 	}
-	cfg := page.Config{
-		Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger(),
-	}
+	cfg := page.Config{Redis: rdb, Limiter: limits.Limiter(), Prefix: pagePath, Schedules: schedules, Logger: limits.Logger()}
 	if err := allow(&cfg, o.pageUsers); err != nil {
 		return nil, nil, err
 	}

@@ -69,8 +69,7 @@ func (s *session) online(do func(ctx context.Context, words []string) error) fun
 
 func (s *session) store() *policystore.Store { return policystore.New(s.rdb, policystore.Config{}) }
 
-// service answers and acts over the limits that are in Redis now, and over none where there are none yet, or
-// none that can be read.
+// service returns a Service over the limits in Redis, or over empty ones if there are none that can be read.
 func (s *session) service(ctx context.Context) (*control.Service, error) {
 	p, err := s.store().Now(ctx)
 	if errors.Is(err, policystore.ErrNone) || errors.As(err, new(*policystore.DamagedError)) {
@@ -90,7 +89,7 @@ func (s *session) serviceOver(p *policy.Policy) (*control.Service, error) {
 	return control.New(control.Config{Redis: s.rdb, Limiter: limiter, Store: s.store()}), nil
 }
 
-// actor is whoever is at the command line: what Redis lets them do, they may do.
+// actor returns the actor at the command line, an admin: the ACL of Redis decides what they may do.
 func (s *session) actor() control.Actor {
 	return control.Actor{Name: cmp.Or(s.as, "cli"), Role: control.RoleAdmin, Via: "cli"}
 }
@@ -115,12 +114,8 @@ func explain(ctx context.Context, err error, url string) error {
 	case errors.Is(err, policystore.ErrNotPermitted):
 		return &cli.Error{What: "the user of Redis at " + cli.RedisName(url) + " may not change limits; nothing was changed",
 			Try: "a -redis URL with a user that may; docs/operations.md has its ACL rule", Err: err}
-	case errors.As(err, new(*policystore.ConflictError)):
-		return &cli.Error{What: plainly(err), Try: "worker limits history, then make your change to the newest version", Err: err}
-	case errors.As(err, new(*policystore.VersionError)):
-		return &cli.Error{What: plainly(err), Try: "worker limits history", Err: err}
-	case errors.As(err, new(*policystore.DamagedError)):
-		return &cli.Error{What: plainly(err), Try: "the newest version of this program; DEL hw:limits removes every live change", Err: err}
+	case errors.Is(err, policystore.ErrUnchanged):
+		return &cli.Error{What: plainly(err), Err: err}
 	}
 	if none, is := errors.AsType[*control.NoTaskError](err); is {
 		return noTask(none)
@@ -128,16 +123,19 @@ func explain(ctx context.Context, err error, url string) error {
 	if unknown, is := errors.AsType[*control.UnknownScopeError](err); is {
 		return &cli.Error{What: plainly(err), Try: "worker limits list, or -force if " + cli.Quote(unknown.Name) + " is meant", Err: err}
 	}
-	for _, said := range []any{
-		new(*policystore.RefusedError), new(*policy.Error), new(*policy.ScopeError),
-		new(*policy.UnmatchedError), new(*policy.CostError), new(*control.TaskChangeError),
+	for _, known := range []struct {
+		as  any
+		try string
+	}{
+		{new(*policystore.ConflictError), "worker limits history, then make your change to the newest version"},
+		{new(*policystore.VersionError), "worker limits history"},
+		{new(*policystore.DamagedError), "the newest version of this program; DEL hw:limits removes every live change"},
+		{new(*policystore.RefusedError), ""}, {new(*policy.Error), ""}, {new(*policy.ScopeError), ""},
+		{new(*policy.UnmatchedError), ""}, {new(*policy.CostError), ""}, {new(*control.TaskChangeError), ""},
 	} {
-		if errors.As(err, said) {
-			return &cli.Error{What: plainly(err), Err: err}
+		if errors.As(err, known.as) {
+			return &cli.Error{What: plainly(err), Try: known.try, Err: err}
 		}
-	}
-	if errors.Is(err, policystore.ErrUnchanged) {
-		return &cli.Error{What: plainly(err), Err: err}
 	}
 	return cli.Explain(err, url)
 }
@@ -192,7 +190,7 @@ func limitsUnread(path string, err error) error {
 	return &cli.Error{What: "cannot read the limits file " + path + ": " + err.Error(), Err: err}
 }
 
-// fileLike is what to try instead of a file that does not exist: the file beside it whose name is nearest.
+// fileLike returns what to try instead of a file that does not exist: the file beside it with the nearest name.
 func fileLike(path string) string {
 	dir, name := filepath.Split(path)
 	var names []string
@@ -214,12 +212,12 @@ func fileLike(path string) string {
 // stamp writes a time as RFC 3339 does, with milliseconds; none is "".
 func stamp(at time.Time) string { return control.At(at).String() }
 
-// author is who made something: by is a label, and user the one that Redis knows.
+// author names the author of a change: by is a label, and user is the Redis user.
 func author(by, user string) string {
 	return asLabel(by) + " (user " + asLabel(cmp.Or(user, "unknown")) + ")"
 }
 
-// asLabel is Quote, and quotes besides what looks like the rest of an author.
+// asLabel is cli.Quote. It also quotes a name that looks like the rest of an author.
 func asLabel(name string) string {
 	if text := cli.Quote(name); text != name || !strings.ContainsAny(name, `()"#`) {
 		return text

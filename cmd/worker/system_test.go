@@ -263,12 +263,12 @@ func TestWhereTasksMayGo(t *testing.T) {
 func TestTraceContextFlag(t *testing.T) {
 	t.Parallel()
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	if o := optionsOf(t); o.outbound().Headers != nil {
+	if o := optionsOf(t); o.outbound.Headers != nil {
 		t.Error("without the flag headers are added")
 	}
 	o := optionsOf(t, "-trace-context")
 	header := http.Header{}
-	o.outbound().Headers(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": parent}), header)
+	o.outbound.Headers(t.Context(), asynq.NewTaskWithHeaders("http", nil, map[string]string{"traceparent": parent}), header)
 	if got := header.Get("Traceparent"); got != parent {
 		t.Errorf("%q is sent, want %q", got, parent)
 	}

@@ -32,7 +32,6 @@ type tasksCommand struct {
 	dry    bool
 }
 
-// newTasks returns the command "worker tasks".
 func newTasks(getenv func(string) string) *cobra.Command {
 	t := &tasksCommand{}
 	run := t.verb(getenv, "run [ID…]", "Start tasks next, as soon as the limits allow")
