@@ -62,7 +62,7 @@ func newInspect() *cobra.Command {
 	for _, c := range []*cobra.Command{scope, task} {
 		c.Flags().StringVar(&i.limits, "limits", "", "go by the limits of `FILE`. Default: the limits in Redis")
 	}
-	c := cli.Group("inspect", "Show which tasks wait, for what, and who spent; nothing is changed", scope, task, newInspectUsage())
+	c := cli.Group("inspect", "Show which tasks wait, for what, and which applications spent; change nothing", scope, task, newInspectUsage())
 	i.flags(c)
 	return c
 }

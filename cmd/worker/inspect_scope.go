@@ -145,7 +145,7 @@ func shadowLines(shadows []control.Shadow) (lines [][2]string) {
 	return lines
 }
 
-// pauseLines says who paused: "payments/acme, since …, by anna, until …".
+// pauseLines describes a pause: "payments/acme, since …, by anna, until …".
 func pauseLines(p control.Pause) [][2]string {
 	if p.PausedScope == "" {
 		return nil
@@ -168,11 +168,11 @@ func userLines(u control.Users) [][2]string {
 	if u.AppsScope == "" {
 		return nil
 	}
-	who := "none: no application may spend from " + cli.Quote(u.AppsScope)
+	apps := "none: no application may spend from " + cli.Quote(u.AppsScope)
 	if len(u.Apps) > 0 {
-		who = cli.QuoteList(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
+		apps = cli.QuoteList(u.Apps) + " alone may spend from " + cli.Quote(u.AppsScope) + "; tasks wait for a worker of one of them"
 	}
-	return [][2]string{{"apps", who}}
+	return [][2]string{{"apps", apps}}
 }
 
 // unmatchedText says since when no rule matches a scope.

@@ -16,9 +16,9 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-const inspectUsageLong = `Shows who spent from SCOPE, and from all scopes below it: applications, queues and task
-types, with their units, their tasks and the time of the last one. The largest spenders
-come first. A scope has 40 spenders in each slot of time. The sum of all others is the
+const inspectUsageLong = `Shows which applications, queues and task types spent from SCOPE, and from all scopes
+below it, with their units, their tasks and the time of the last one. The largest
+spenders come first. A scope has 40 spenders in each slot of time. The sum of all others is the
 line "others". APP ran the tasks. ENQUEUED BY enqueued them, if the tasks name it, as
 those of enqueue -app do.
 
@@ -92,7 +92,7 @@ type usageCommand struct {
 func newInspectUsage() *cobra.Command {
 	u := &usageCommand{}
 	c := &cobra.Command{
-		Use: "usage SCOPE", Short: "Show who spent from SCOPE", Long: inspectUsageLong, Args: cli.Args(1, 1),
+		Use: "usage SCOPE", Short: "Show which applications spent from SCOPE", Long: inspectUsageLong, Args: cli.Args(1, 1),
 		Example: "  worker inspect usage payments/acme -since 24h -json\n  worker inspect usage payments/acme -since 31d -by day",
 		RunE: func(c *cobra.Command, words []string) error {
 			if err := u.check(words[0]); err != nil {

@@ -42,7 +42,7 @@ type limitsCommand struct {
 func newLimits(getenv func(string) string) *cobra.Command {
 	l := &limitsCommand{}
 	group := cli.Group("limits", "Show and change the limits while workers run",
-		l.read("list", "Every rule, where it stands and who set it", 0, 0, l.list),
+		l.read("list", "Every rule, with its scope and its author", 0, 0, l.list),
 		l.read("show SCOPE", "The rules that a task of SCOPE meets, and which processes follow", 1, 1, l.show),
 		l.read("export", "Print the limits as a limits.yaml", 0, 0, l.export),
 		l.history(), l.check(),

@@ -50,7 +50,7 @@ func verbOf(o policystore.Override) string {
 	return "set"
 }
 
-// otherReports are what a node says beside its rules and its pause.
+// otherReports reports the fields of a node, without its rules and its pause.
 func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) (list []ruleReport) {
 	for name, text := range limitsyaml.Fields(n) {
 		if name == policystore.PausedField {
@@ -61,8 +61,7 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 	return list
 }
 
-// covers reports whether what the limits say at a place, such as payments/*, is said of a
-// scope: of it, or of one above it.
+// covers reports whether a place in the limits, such as payments/*, is a scope or above it.
 func covers(path, scope string) bool {
 	names, place := strings.Split(scope, "/"), strings.Split(path, "/")
 	if len(place) > len(names) {
@@ -123,13 +122,13 @@ func origin(v policystore.Version, scope, name, text string, now time.Time) rule
 	return r
 }
 
-// by fills in who made it.
+// by sets the authors.
 func (r *ruleReport) by(a policystore.Authorship) {
 	r.CreatedBy, r.CreatedUser, r.CreatedAt = a.CreatedBy, a.CreatedUser, stamp(a.CreatedAt)
 	r.UpdatedBy, r.UpdatedUser, r.UpdatedAt, r.Reason = a.UpdatedBy, a.UpdatedUser, stamp(a.UpdatedAt), a.Reason
 }
 
-// source says where it comes from: from a file, or by whom and when it was set.
+// source says where the rule comes from: a file, or an author and a time.
 func (r ruleReport) source() string {
 	if r.UpdatedBy == "" {
 		return "  # " + r.From
@@ -159,7 +158,7 @@ func (r ruleReport) line() string {
 	return line
 }
 
-// pauseReport says who paused a node, or resumed it.
+// pauseReport reports the pause of a node, or its end.
 func pauseReport(v policystore.Version, path string, n policy.ScopeConfig, now time.Time) ruleReport {
 	r := origin(v, path, policystore.PausedField, "paused: "+string(n.Pause), now)
 	r.Name, r.Until = policy.PausedRule, stamp(n.PausedUntil)
@@ -181,7 +180,7 @@ func (r ruleReport) pauseLine() string {
 	return line + reasonText(r.Reason)
 }
 
-// nodeReports are all that the limits say at a place.
+// nodeReports reports all fields, the pause and the rules of a node.
 func (l *limitsCommand) nodeReports(v policystore.Version, path string, n policy.ScopeConfig) []ruleReport {
 	list := otherReports(v, path, n, l.now)
 	if n.Pause != policy.PauseInherited {
@@ -193,6 +192,14 @@ func (l *limitsCommand) nodeReports(v policystore.Version, path string, n policy
 	return list
 }
 
+// printAll prints reports, and says whether there are any.
+func (l *limitsCommand) printAll(reports []ruleReport) bool {
+	for _, r := range reports {
+		l.out.Print(r, r.line())
+	}
+	return len(reports) > 0
+}
+
 func (l *limitsCommand) list(ctx context.Context, _ []string) error {
 	v, p, err := l.current(ctx)
 	if err != nil {
@@ -201,9 +208,10 @@ func (l *limitsCommand) list(ctx context.Context, _ []string) error {
 	_, limits := p.Limits()
 	listed := map[[2]string]bool{}
 	for path, n := range policystore.Nodes(limits) {
-		for _, r := range l.nodeReports(v, path, n) {
+		reports := l.nodeReports(v, path, n)
+		l.printAll(reports)
+		for _, r := range reports {
 			listed[[2]string{path, r.Name}] = true
-			l.out.Print(r, r.line())
 		}
 	}
 	for _, o := range v.Overrides {
@@ -238,11 +246,8 @@ func (l *limitsCommand) show(ctx context.Context, words []string) error {
 		return err
 	}
 	for path, n := range policystore.Nodes(limits) {
-		if !covers(path, scope.String()) {
-			continue
-		}
-		for _, r := range otherReports(v, path, n, l.now) {
-			l.out.Print(r, r.line())
+		if covers(path, scope.String()) {
+			l.printAll(otherReports(v, path, n, l.now))
 		}
 	}
 	for _, b := range bounds {
@@ -271,12 +276,8 @@ func (l *limitsCommand) show(ctx context.Context, words []string) error {
 func (l *limitsCommand) showPlace(ctx context.Context, v policystore.Version, limits map[string]policy.ScopeConfig, place string, noScope error) error {
 	found := false
 	for path, n := range policystore.Nodes(limits) {
-		if path != place {
-			continue
-		}
-		for _, r := range l.nodeReports(v, path, n) {
-			found = true
-			l.out.Print(r, r.line())
+		if path == place {
+			found = found || l.printAll(l.nodeReports(v, path, n))
 		}
 	}
 	switch {

@@ -31,7 +31,7 @@ type options struct {
 	outbound    outbound.Config // where tasks may go, and with which methods and secrets
 	traces      bool            // whether a task's trace context goes with its request
 	page        bool            // served beside /metrics
-	pageUsers   string          // file; "" for everybody on this machine
+	pageUsers   string          // file; "" for all on this machine
 	maxTimeout  time.Duration   // of a run
 	drain       time.Duration
 	logFormat   string
@@ -107,14 +107,14 @@ func newWorker() (*cobra.Command, *options) {
 	fs.BoolVar(&o.traces, "trace-context", false, "send the W3C trace context that a task carries on with its request")
 	fs.StringVar(&o.given.listen, "listen", "", "serve /healthz and /metrics (Prometheus) on `ADDR`, such as :9090, on 127.0.0.1 if it names no host. Any address that is not "+
 		"loopback needs the environment variable "+tokenVariable+", of 16 characters or more, which callers send as \"Authorization: Bearer TOKEN\"")
-	fs.BoolVar(&o.page, "page", false, "serve the page of \"worker page\" there too, under /page/. On this machine everybody is an admin there")
-	fs.StringVar(&o.pageUsers, "page-users", "", "`FILE` that says who may use it, as the -users of \"worker page\". Needed if other machines reach -listen, or "+tokenVariable+" is set")
+	fs.BoolVar(&o.page, "page", false, "serve the page of \"worker page\" there too, under /page/. On this machine every visitor is an admin there")
+	fs.StringVar(&o.pageUsers, "page-users", "", "`FILE` of the users of that page, as the -users of \"worker page\". Needed if other machines reach -listen, or "+tokenVariable+" is set")
 	fs.BoolVar(&o.given.events.log, "events", false, "log events: a quota that is half used, nearly used or exhausted, a pause or a cut by an API, waiting tasks that are not "+
 		"dispatched, workers with different limits")
 	fs.StringVar(&o.given.events.webhook, "events-webhook", "", "send each event there, too, as JSON: an https `URL`, or http to this machine. A private address needs -allow-host. "+
 		"The secret that signs the requests is in the environment variable "+secretVariable+", of 16 characters or more")
 	fs.StringVar(&o.given.events.secretFile, "events-secret-file", "", "`FILE` with that secret instead")
-	fs.BoolVar(&o.usage, "usage", true, "record in Redis who spends from which scope, for \"worker inspect usage\"")
+	fs.BoolVar(&o.usage, "usage", true, "record in Redis which application spends from which scope, for \"worker inspect usage\"")
 	fs.StringVar(&o.app, "app", "worker", "`NAME` of this application in that record, and in the apps of limits.yaml")
 	cli.DurationVar(fs, &o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "how long a run may take, whatever the timeout of its task is")
 	cli.DurationVar(fs, &o.drain, "drain", 0, "how long running tasks may go on after SIGTERM or Ctrl-C. Then they are put back, to run again. Default: as long as -max-timeout")
@@ -171,7 +171,7 @@ func (o *options) checkRest() error {
 	return errors.Join(append(faults, o.checkReach()...)...)
 }
 
-// checkPage refuses a page that cannot be reached, or that does not say who may use it.
+// checkPage refuses a page that cannot be reached, or that lacks a list of users.
 func (o *options) checkPage() error {
 	switch {
 	case !o.page && o.pageUsers != "":

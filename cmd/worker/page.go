@@ -67,12 +67,12 @@ func newPage() *cobra.Command {
 	fs.StringVar(&p.redis, "redis", "", "`URL` of Redis. Default: REDIS_URL from the environment, else the embedded server of a worker on "+cli.EmbeddedAddr)
 	fs.StringVar(&p.listen, "listen", ":9091", "serve on `ADDR`, on 127.0.0.1 if it names no host")
 	fs.StringVar(&p.prefix, "prefix", "", "the `PATH` below which the page is, such as /limits, for a proxy that passes it on")
-	fs.StringVar(&p.users, "users", "", "`FILE` that says who may log in, with passwords and tokens as hashes and a role each: viewer, owner or admin. It is read again when it changes")
-	fs.StringArrayVar(&p.networks, "proxy", nil, "`CIDR` of a proxy that says in the headers X-Forwarded-User and X-Forwarded-Groups who asks, such as oauth2-proxy. May be repeated")
-	fs.StringArrayVar(&p.hosts, "proxy-host", nil, "`HOST` by which browsers ask for the page, if the proxy passes it on. May be repeated. Default: localhost and every address")
-	fs.StringArrayVar(&p.admins, "proxy-admin", nil, "group `NAME` of the proxy whose members are admins; user:NAME is a person. May be repeated. Others are owners: they see all, and act in scopes "+
-		"that they, or a group of theirs, own")
-	fs.StringArrayVar(&p.viewers, "proxy-viewer", nil, "group `NAME`, or user:NAME, that only sees. May be repeated")
+	fs.StringVar(&p.users, "users", "", "`FILE` of the users that may log in, each with a role (viewer, owner or admin) and the hash of a password or token. It is read again when it changes")
+	fs.StringArrayVar(&p.networks, "proxy", nil, "`CIDR` of a proxy that names the user in the headers X-Forwarded-User and X-Forwarded-Groups, such as oauth2-proxy. May be repeated")
+	fs.StringArrayVar(&p.hosts, "proxy-host", nil, "`HOST` that browsers use for the page, if the proxy passes it on. May be repeated. Default: localhost and every address")
+	fs.StringArrayVar(&p.admins, "proxy-admin", nil, "group `NAME` of the proxy whose members are admins; user:NAME is a person. May be repeated. Other users are owners: they see all, and "+
+		"act in the scopes that they or their groups own")
+	fs.StringArrayVar(&p.viewers, "proxy-viewer", nil, "group `NAME`, or user:NAME, that sees all and changes nothing. May be repeated")
 	logFlags(c, &p.level, &p.logFormat)
 	c.AddCommand(
 		&cobra.Command{

@@ -54,7 +54,7 @@ run or were granted their start go on, and tasks that are enqueued meanwhile sta
 	}
 	t.changeFlags(clearing, getenv)
 	history := &cobra.Command{
-		Use: "history", Short: "Print who changed tasks, newest first: the last 1,000 such changes", Args: cli.Args(0, 0), RunE: t.online(t.history),
+		Use: "history", Short: "Print the last 1,000 changes of tasks and their authors, newest first", Args: cli.Args(0, 0), RunE: t.online(t.history),
 	}
 	group := cli.Group("tasks", "Start next, move or cancel tasks that wait", run, move, cancel, clearing, priority, history)
 	group.Long = tasksLong
@@ -174,7 +174,6 @@ func (t *tasksCommand) clear(ctx context.Context, service *control.Service) erro
 	return errors.Join(ctx.Err(), err)
 }
 
-// history prints who changed tasks.
 func (t *tasksCommand) history(ctx context.Context, _ []string) error {
 	service, err := t.service(ctx)
 	if err != nil {

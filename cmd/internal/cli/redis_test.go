@@ -39,7 +39,6 @@ func TestOpenRedis(t *testing.T) {
 	node := cluster.Options().Addrs[0]
 
 	for name, url := range map[string]string{
-		"plain":           "redis://" + redistest.Addr(),
 		"database":        "redis://" + redistest.Addr() + "/3",
 		"options":         "redis://" + redistest.Addr() + "?pool_size=7&dial_timeout=3s",
 		"password":        "redis://:" + escaped + "@" + secret.Addr(),

@@ -18,7 +18,6 @@ func TestParseRedisURL(t *testing.T) {
 		db                         int
 		tls                        bool
 	}{
-		"redis://localhost":                      {"localhost:6379", "localhost:6379", "", "", 0, false},
 		"redis://":                               {"localhost:6379", "localhost:6379", "", "", 0, false},
 		"redis://h:1/2":                          {"h:1", "h:1", "", "", 2, false},
 		"REDIS://u:p%40w@h:1?db=4":               {"h:1", "h:1", "u", "p@w", 4, false},
@@ -180,16 +179,4 @@ func TestPoolSize(t *testing.T) {
 	if got := rdb.(*redis.Client).Options().PoolSize; got != 216 { //nolint:forcetypeassert // of one server
 		t.Errorf("for 200 tasks: %d connections", got)
 	}
-}
-
-func FuzzParseRedisURL(f *testing.F) {
-	f.Add("redis://u:p@h:1/2?db=3")
-	f.Add("redis-sentinel://u:p@a:1,b/0?master=m")
-	f.Add("redis+cluster://a?addr=b:1")
-	f.Add("unix:///x")
-	f.Fuzz(func(t *testing.T, raw string) {
-		if got, err := parseRedisURL(raw); err == nil && got.name == "" {
-			t.Errorf("%q: no name", raw)
-		}
-	})
 }
