@@ -25,8 +25,7 @@ func newEmbedded(t *testing.T) (*embedded, redis.UniversalClient) {
 	return e, open(t, e.url())
 }
 
-// TestEmbeddedExpires holds that "its keys expire by the clock": a key may live up to a tick longer than it was told, and never shorter,
-// however its time to live was set.
+// A key lives as long as its time to live, however that was set, and up to a tick longer.
 func TestEmbeddedExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 250 * time.Millisecond

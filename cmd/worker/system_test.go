@@ -144,7 +144,7 @@ func TestDrainBound(t *testing.T) {
 	}
 }
 
-// "No run is longer than -max-timeout", whatever its task says, and a worker that is told to stop waits no longer than that by default.
+// "No run is longer than -max-timeout", whatever its task says, and a worker that stops waits no longer than that by default.
 func TestMaxTimeout(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, make(chan struct{}))
@@ -209,8 +209,8 @@ func becomes(t *testing.T, rdb redis.UniversalClient, id string, state asynq.Tas
 	return info
 }
 
-// What tasks may not reach is archived with the reason, whoever enqueued it, and nothing is
-// sent; and no key that stands in a path is told, neither by the log nor by the task.
+// A task for a forbidden host is archived with the reason, and sends nothing. Neither the log nor the task holds a key that
+// stands in a path.
 func TestWhereTasksMayGo(t *testing.T) {
 	t.Parallel()
 	const key = "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"

@@ -131,7 +131,7 @@ func (t *target) parseOptions(plain string) error {
 	opt.Username, opt.Password = t.user, t.password
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
-	opt.MaintNotificationsConfig = noMaintenance()
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // only one managed Redis answers it
 	t.name, t.single = opt.Addr, opt
 	return checkDB(opt.DB)
 }
@@ -185,7 +185,7 @@ func (t *target) parseCluster(hosts, path string, query url.Values) error {
 	opt.ContextTimeoutEnabled = true
 	opt.DialerRetries = dials
 	opt.ClusterStateReloadInterval = slotsAge
-	opt.MaintNotificationsConfig = noMaintenance()
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if opt.TLSConfig != nil {
 		opt.TLSConfig.MinVersion = tls.VersionTLS12
 	}
@@ -201,11 +201,6 @@ func checkDB(db int) error {
 		return Errorf(tryURL, "the Redis URL has the database number %d, which is below 0", db)
 	}
 	return nil
-}
-
-// noMaintenance turns off a handshake that only one managed Redis answers.
-func noMaintenance() *maintnotifications.Config {
-	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 // addresses returns HOST, HOST:PORT or [IPv6]:PORT of a list as host:port, with port where none is given. Its

@@ -119,18 +119,14 @@ func TestParseRedisURLFaults(t *testing.T) {
 	} {
 		_, err := parseRedisURL(raw)
 		if err == nil {
-			t.Errorf("%s: no error", raw)
-			continue
+			t.Fatalf("%s: no error", raw)
 		}
-		told, ok := err.(*Error) //nolint:errorlint // never wrapped
-		if !ok || !strings.Contains(told.What, want) || told.Try == "" {
+		fault, is := err.(*Error) //nolint:errorlint // never wrapped
+		if !is || !strings.Contains(fault.What, want) || fault.Try == "" {
 			t.Errorf("%s: got %v, want %q and a try", raw, err, want)
 		}
-		if strings.Contains(err.Error(), "geheim") || strings.Contains(err.Error(), "gehe") {
-			t.Errorf("%s: the error tells the password: %v", raw, err)
-		}
-		if name := RedisName(raw); strings.Contains(name, "gehe") {
-			t.Errorf("%s: the name tells the password: %s", raw, name)
+		if text := err.Error() + RedisName(raw); strings.Contains(text, "gehe") {
+			t.Errorf("%s: the password is in %s", raw, text)
 		}
 	}
 }
