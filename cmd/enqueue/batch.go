@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -159,14 +160,10 @@ func remembered(entries iter.Seq[queue.Entry], remember time.Duration) iter.Seq[
 
 // stopped says which line Redis failed at, why, and how to go on.
 func stopped(broken queue.Result, sum queue.Summary) error {
-	what, try := broken.Err.Error(), ""
-	if e, ok := errors.AsType[*cli.Error](broken.Err); ok {
-		what, try = e.What, e.Try+"\n"
-	}
+	e := &cli.Error{What: broken.Err.Error()}
+	errors.As(broken.Err, &e)
 	return &cli.Error{
-		What: fmt.Sprintf("stopped at line %d: %s", broken.Line, what),
-		Try:  try + again(sum),
-		Err:  broken.Err,
+		What: fmt.Sprintf("stopped at line %d: %s", broken.Line, e.What), Try: strings.TrimPrefix(e.Try+"\n"+again(sum), "\n"), Err: broken.Err,
 	}
 }
 

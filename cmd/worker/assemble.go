@@ -56,13 +56,11 @@ func (h ofTask) WithAttrs(attrs []slog.Attr) slog.Handler { return ofTask{h.Hand
 
 func (h ofTask) WithGroup(name string) slog.Handler { return ofTask{h.Handler.WithGroup(name)} }
 
-// system is what runs tasks.
+// system runs tasks.
 type system interface {
-	// Start begins to take tasks.
 	Start() error
-	// Stop takes no new task. Those running go on, and so does the rest.
+	// Stop takes no new task. Running tasks go on.
 	Stop()
-	// Shutdown takes no new task, puts waiting ones back and returns when those
-	// running have ended, or were put back because they took too long.
+	// Shutdown takes no new task, puts waiting ones back, and returns when running ones have ended or were put back.
 	Shutdown()
 }

@@ -15,14 +15,11 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// embedded is a Redis inside this process. Its keys expire by the clock; it
-// keeps nothing on disk.
+// embedded is a Redis inside this process. Its keys expire by the clock, and nothing is kept on disk.
 //
-// miniredis can move its own clock, but then walks over all keys at every
-// access: 0.15 ms with 1,000 keys, 8 ms with 50,000, a dozen times a script.
-// So time is moved in ticks here, and a client that sets a TTL between two ticks
-// gets the part of the tick that is over added to it: a key may live up to a
-// tick longer than it was set, and never shorter.
+// miniredis can move its own clock, but then walks over all keys at every access: 8 ms with 50,000, a dozen times
+// a script. So time moves in ticks, and a TTL that is set between two ticks is extended by the part of the tick that
+// is over: a key lives up to a tick longer than its TTL, and never shorter.
 type embedded struct {
 	mini    *miniredis.Miniredis
 	port    net.Listener
@@ -36,23 +33,13 @@ type embedded struct {
 }
 
 const (
-	// minTick is the most often that keys are looked at.
-	minTick = 10 * time.Millisecond
-	// tickShare keeps what expiry costs below a twentieth of one core,
-	// whatever the number of keys.
-	tickShare = 20
+	minTick   = 10 * time.Millisecond
+	tickShare = 20 // bounds the cost of expiry to a twentieth of a core
 )
 
-// startEmbedded listens on addr, which must be a loopback address: the server
-// has no password.
+// startEmbedded listens on addr, which must be a loopback address: the server has no password.
 func startEmbedded(addr string, log *slog.Logger) (*embedded, error) {
-	e := &embedded{
-		mini:    miniredis.NewMiniRedis(),
-		log:     log,
-		began:   time.Now(),
-		stop:    make(chan struct{}),
-		stopped: make(chan struct{}),
-	}
+	e := &embedded{mini: miniredis.NewMiniRedis(), log: log, began: time.Now(), stop: make(chan struct{}), stopped: make(chan struct{})}
 	first, err := e.mini.Dial() // starts it without a port of its own
 	if err == nil {
 		err = first.Close()
@@ -90,8 +77,7 @@ func (e *embedded) accept() {
 	}
 }
 
-// dispatch runs a command so that a fault of miniredis is that command's error, and not the end of the
-// process.
+// dispatch runs a command. A panic of miniredis becomes the command's error.
 func (e *embedded) dispatch(peer *server.Peer, command string, args ...string) (done bool) {
 	if _, running := e.busy.LoadOrStore(peer, true); running {
 		return false // it is called by itself, below
@@ -109,7 +95,6 @@ func (e *embedded) dispatch(peer *server.Peer, command string, args ...string) (
 	return true
 }
 
-// url is what clients of the server are given.
 func (e *embedded) url() string { return "redis://" + e.addr() }
 
 func (e *embedded) addr() string { return e.port.Addr().String() }
@@ -139,8 +124,7 @@ func (e *embedded) tick() {
 		}
 		start := time.Since(e.began)
 		e.mini.FastForward(e.sinceTick())
-		// Stored after the fact: a TTL that is set meanwhile gets too much added,
-		// never too little.
+		// Last, so that a TTL that is set meanwhile is extended by too much, and never by too little.
 		e.ticked.Store(int64(start))
 		timer.Reset(max(minTick, tickShare*(time.Since(e.began)-start)))
 	}
@@ -173,7 +157,7 @@ func addToTTL(command string, args []string, d time.Duration) {
 	}
 }
 
-// addTo leaves alone what is no positive number: it deletes, or is refused.
+// addTo adds to a positive number. Others delete the key, or Redis refuses them.
 func addTo(args []string, i int, n int64) {
 	if i >= len(args) {
 		return

@@ -171,7 +171,7 @@ func readLimits(path string) (*policy.Policy, error) {
 	}
 	p, err := limitsyaml.Parse("standard input", text)
 	if err != nil {
-		return nil, &cli.Error{What: err.Error(), Try: "correct these lines; nothing was changed", Err: err}
+		return nil, limitsUnread("standard input", err)
 	}
 	return p, nil
 }
