@@ -50,14 +50,14 @@ func starts(t *testing.T, stdout string) (at []time.Time, end map[string]any) {
 	return at, end
 }
 
-// TestBatchTellsWhenItIsDone holds that each task's start is told, the last as done_at, and the rule that binds; and that a dry
-// run has said the same before, and done nothing.
+// A batch prints the start of each task, the last as done_at, and the rule that binds. A dry run before it prints the same, and
+// does nothing.
 func TestBatchTellsWhenItIsDone(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)
 	limits := file(t, "limits.yaml", tenantsYAML)
 	tasks := file(t, "tasks.ndjson", tasksOf("payments/acme", 31)+tasksOf("payments/b", 5))
-	// Somebody waits already: whoever goes straight to a queue is unknown until then.
+	// Some tasks wait already: the forecast does not know tasks that go straight to a queue.
 	began := time.Now()
 	first := strings.ReplaceAll(tasksOf("payments/acme", 5), `"id":"`, `"id":"first-`)
 	program(t, url, first, "batch", "-limits", limits, "-").says(t, cli.ExitOK, "5 enqueued")
@@ -97,7 +97,7 @@ func TestBatchTellsWhenItIsDone(t *testing.T) {
 	}
 }
 
-// TestForecastForPeople holds what a dry run prints without -json, and that it tells of bad lines as enqueuing would.
+// A dry run prints bad lines as enqueuing would, and says when the batch would be done.
 func TestForecastForPeople(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)
@@ -168,8 +168,7 @@ func TestForecastOfStarts(t *testing.T) {
 	program(t, url, "", "batch", "-starts", "-").says(t, cli.ExitUsage, "-starts is for -dry-run")
 }
 
-// TestForecastOfRuns holds that a dry run says between when tasks start that wait for runs to end, by how long runs took; and
-// why it does not know where none has ended.
+// For tasks that wait for runs to end, a dry run prints a range of starts by how long runs took, or that none has ended.
 func TestForecastOfRuns(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)

@@ -3,12 +3,11 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hibiken/asynq"
-
-	"strings"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/queue"
@@ -90,8 +89,7 @@ func TestHTTPJSON(t *testing.T) {
 	}
 }
 
-// TestHTTPPublishedPolicy holds that "the policy is the one that workers published, unless -limits names a file; with neither,
-// nothing is checked against it", and that this is told.
+// "The policy is the one that workers published, unless -limits names a file." With neither, enqueue warns and checks nothing.
 func TestHTTPPublishedPolicy(t *testing.T) {
 	t.Parallel()
 	url, rdb := private(t)
@@ -112,8 +110,7 @@ func TestHTTPPublishedPolicy(t *testing.T) {
 	}
 }
 
-// TestAllowMethod holds that methods are a list, that -allow-method adds to it, and that each
-// command tells what is not in it with its place.
+// -allow-method adds to the list of methods, and each command names the place of a method that is not in it.
 func TestAllowMethod(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)
@@ -202,7 +199,7 @@ func TestWithinFlag(t *testing.T) {
 	program(t, url, "", "batch", "-within", "a//b", "-").says(t, cli.ExitUsage, "-within")
 }
 
-// "No run is longer than -max-timeout of worker": enqueue tells so of the first task with a longer timeout, and enqueues it.
+// "No run is longer than -max-timeout of worker": enqueue warns of the first task with a longer timeout, and enqueues it.
 func TestLongTimeoutIsTold(t *testing.T) {
 	t.Parallel()
 	url, _ := private(t)

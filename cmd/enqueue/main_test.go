@@ -100,8 +100,7 @@ func golden(t *testing.T, name, got string) {
 
 const noPolicy = "no worker has published limits yet: scopes and costs stay unchecked until a worker takes the tasks\ntry: -limits FILE to check them here\n"
 
-// TestBadUsage holds that bad usage is told as what and try on stderr, with exit
-// code 2, nothing on stdout, and without reaching for Redis.
+// Bad usage is exit code 2, with what is wrong and what to try on stderr, nothing on stdout, and no call to Redis.
 func TestBadUsage(t *testing.T) {
 	t.Parallel()
 	const url = "https://h/"
@@ -144,8 +143,7 @@ func TestBadUsage(t *testing.T) {
 	}
 }
 
-// TestFilesThatCannotBeUsed holds that a file that is wrong is told before Redis
-// is asked for.
+// The error for a file comes before any call to Redis.
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	limits := file(t, "limits.yaml", "limits:\n  a:\n    rules:\n      - {name: r, algorithm: concurrency, limit: -1, colour: red}\n")
@@ -180,7 +178,6 @@ func TestResultsCannotBeWritten(t *testing.T) {
 	_, closed := io.Pipe()
 	must(t, closed.Close())
 	for _, args := range [][]string{
-		{"-h"}, {"-version"}, {"http", "-h"},
 		{"http", "-scope", "a", "http://h"}, {"http", "-json", "-scope", "a", "http://h"}, {"batch", "-"}, {"batch", "-json", "-"},
 	} {
 		getenv := func(name string) string { return map[string]string{"REDIS_URL": url}[name] }
