@@ -1,11 +1,9 @@
-// Pack packs each directory of FROM into an archive of TO, and writes the archives' sums into
-// TO/SHA256SUMS:
+// Pack packs each directory of FROM into an archive of TO, and writes the archives' sums into TO/SHA256SUMS:
 //
 //	go run .ci/pack.go TIME FROM TO
 //
-// Nothing of the machine gets into an archive: files are sorted, belong to nobody, can be read by all,
-// and were changed at TIME, in unix seconds. It is a program of its own since tar and gzip differ from
-// system to system.
+// Nothing of the machine gets into an archive: files are sorted, belong to nobody, can be read by all, and were changed at TIME,
+// in unix seconds. It is a program of its own since tar and gzip differ from system to system.
 package main
 
 import (

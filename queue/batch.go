@@ -26,8 +26,7 @@ type Summary struct {
 	// Valid is how many tasks of a Forecast would be enqueued. Random is how many of them have no id.
 	Valid int
 
-	// Expiring is how many tasks of a Forecast have a deadline or a longest wait that ends before their
-	// expected start.
+	// Expiring is how many tasks of a Forecast have a deadline or a longest wait that ends before their expected start.
 	Expiring int
 
 	// DoneAt is the latest expected start of the Enqueued or Valid tasks; zero if no start is known.
@@ -148,8 +147,7 @@ func (c *Client) EnqueueBatch(ctx context.Context, entries iter.Seq[Entry], each
 	return sum, err
 }
 
-// These bound the items between reading and sending, and with them a batch's memory and the length of
-// a pipeline.
+// These bound the items between reading and sending, and with them a batch's memory and the length of a pipeline.
 const (
 	maxItems = 512
 	maxBytes = 2 << 20

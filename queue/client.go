@@ -71,14 +71,12 @@ type Result struct {
 
 // ClientConfig configures a Client. The zero ClientConfig is ready to use.
 type ClientConfig struct {
-	// Policy is the policy that tasks are checked against before they are enqueued: a task is refused if
-	// no rule matches its scope, or if its cost can never be admitted. Defaults to nil: only workers
-	// check scopes and costs.
+	// Policy is the policy that tasks are checked against before they are enqueued: a task is refused if no rule matches its
+	// scope, or if its cost can never be admitted. Defaults to nil: only workers check scopes and costs.
 	Policy *policy.Policy
-	// Limiter gives tasks of an exhausted limit their places in the queue of their scope at once, so that
-	// they do not block others in their asynq queue. It must share its policy and its state in Redis with
-	// the workers'; its policy is used if Policy is nil. Defaults to nil: a task gets its place once a worker
-	// has picked it up.
+	// Limiter gives tasks of an exhausted limit their places in the queue of their scope at once, so that they do not block
+	// others in their asynq queue. It must share its policy and its state in Redis with the workers'; its policy is used if
+	// Policy is nil. Defaults to nil: a task gets its place once a worker has picked it up.
 	Limiter *throttle.Limiter
 	// AllowMethods lists methods that tasks of type "http" may use besides those of RFC 9110 and PATCH,
 	// such as "PROPFIND"; it must match the workers' outbound.Config.AllowMethods, or -allow-method.
@@ -94,11 +92,10 @@ type ClientConfig struct {
 	// of tasks that wait for runs to end. Costs one to three round trips for a task, and in a batch for each
 	// scope, queue and priority of such tasks, 64 at most. What cannot be read stays unknown.
 	Inspect bool
-	// OnEnqueue is called with each valid task, which has its defaults and its id, before it is enqueued. The
-	// task gets the returned headers, such as the context of a trace (see package worker/oteltask), except
-	// names that begin with "headway-". The returned function, unless nil, is called once with the task's
-	// Result. Neither may block; EnqueueBatch calls OnEnqueue in another goroutine. With it, a task that
-	// waits also carries HeaderExpected and HeaderWaitsFor. Defaults to none.
+	// OnEnqueue is called with each valid task, which has its defaults and its id, before it is enqueued. The task gets the
+	// returned headers, such as the context of a trace (see package worker/oteltask), except names that begin with "headway-".
+	// The returned function, unless nil, is called once with the task's Result. Neither may block; EnqueueBatch calls OnEnqueue
+	// in another goroutine. With it, a task that waits also carries HeaderExpected and HeaderWaitsFor. Defaults to none.
 	OnEnqueue func(ctx context.Context, t Task) (headers map[string]string, done func(Result))
 }
 
@@ -110,8 +107,7 @@ type Client struct {
 	app   string // escaped
 }
 
-// NewClient returns a Client that enqueues into rdb. It does no I/O and does not take ownership of
-// rdb: the caller closes it.
+// NewClient returns a Client that enqueues into rdb. It does no I/O and does not take ownership of rdb: the caller closes it.
 func NewClient(rdb redis.UniversalClient, cfg ClientConfig) *Client {
 	cfg.AllowMethods = slices.Clone(cfg.AllowMethods)
 	return &Client{
@@ -248,8 +244,7 @@ func (t Task) CheckCosts(policy *policy.Policy, scope policy.Scope) error {
 	return policy.Check(scope, max(t.Cost, DefaultCost))
 }
 
-// send enqueues the items that have no result yet, in order and in one pipeline, and sets their
-// results.
+// send enqueues the items that have no result yet, in order and in one pipeline, and sets their results.
 func (c *Client) send(ctx context.Context, items []*item) {
 	c.plan(ctx, items)
 	open := slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.result.State != "" })
@@ -291,8 +286,7 @@ func (c *Client) conclude(ctx context.Context, it *item) {
 	case taken && !it.result.Random:
 		it.refuse(Duplicate, nil)
 	case err == nil || taken:
-		// Another task cannot have an id that was drawn here: the first attempt enqueued the task, and its
-		// answer was lost.
+		// Another task cannot have an id that was drawn here: the first attempt enqueued the task, and its answer was lost.
 		it.result.State = Enqueued
 	default:
 		it.fail(err)

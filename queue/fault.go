@@ -8,8 +8,7 @@ import (
 
 // Fault is one fault of a task.
 type Fault struct {
-	// Field is the field's name in an NDJSON line, such as "http.url". It is empty if the line as a whole
-	// is at fault.
+	// Field is the field's name in an NDJSON line, such as "http.url". It is empty if the line as a whole is at fault.
 	Field string
 	// Reason says what is wrong and what to write instead.
 	Reason string
@@ -53,8 +52,7 @@ func (e *InvalidError) Unwrap() []error {
 	return errs
 }
 
-// faults collects the faults found while a task is read or checked: the first maxFaults, and whether
-// there are more.
+// faults collects the faults found while a task is read or checked: the first maxFaults, and whether there are more.
 type faults []Fault
 
 const maxFaults = 20

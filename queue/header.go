@@ -64,8 +64,7 @@ var headerNames = []string{
 	HeaderScope, HeaderCost, HeaderMaxRetry, HeaderDeadline, HeaderTimeout, HeaderMaxWait, HeaderDue, HeaderPriority, HeaderID,
 }
 
-// NoBudget is the Budget of a task without HeaderMaxRetry: asynq itself enqueued it, and asynq's own
-// MaxRetry bounds its retries.
+// NoBudget is the Budget of a task without HeaderMaxRetry: asynq itself enqueued it, and asynq's own MaxRetry bounds its retries.
 const NoBudget = -1
 
 // Spec is the content of a task's headers.
@@ -95,8 +94,7 @@ func (e *HeaderError) Error() string {
 
 const sendsARequest = "0 requests; a task of type \"http\" sends one"
 
-// sendsUncounted reports whether a task of type http would send its request without spending from any
-// rule that counts requests.
+// sendsUncounted reports whether a task of type http would send its request without spending from any rule that counts requests.
 func sendsUncounted(kind string, costs policy.Costs) bool {
 	return kind == TypeHTTP && len(costs) > 0 && costs.Of(policy.Requests) == 0
 }

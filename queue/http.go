@@ -44,10 +44,9 @@ func (h *HTTP) validate(found faults) faults {
 	return found
 }
 
-// CheckMethod returns an *InvalidError if the task is of type "http" and workers would refuse its
-// method, and nil otherwise. Workers accept the methods of RFC 9110, PATCH, and those in allowed,
-// which workers must be configured to allow too. They refuse CONNECT and TRACE even if allowed lists
-// them.
+// CheckMethod returns an *InvalidError if the task is of type "http" and workers would refuse its method, and nil otherwise.
+// Workers accept the methods of RFC 9110, PATCH, and those in allowed, which workers must be configured to allow too. They refuse
+// CONNECT and TRACE even if allowed lists them.
 func (t Task) CheckMethod(allowed []string) error { return t.checkMethod(allowed, nil).err() }
 
 func (t Task) checkMethod(allowed []string, found faults) faults {

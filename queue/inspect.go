@@ -9,9 +9,8 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// ReasonOf returns the reason that the rule that binds a waiting task stands for, as
-// throttle.WaiterStatus has both; upstream says that its API asked not to be called. It is empty if no
-// rule binds it.
+// ReasonOf returns the reason that the rule that binds a waiting task stands for, as throttle.WaiterStatus has both; upstream
+// says that its API asked not to be called. It is empty if no rule binds it.
 func ReasonOf(b policy.MatchedRule, upstream bool) Reason {
 	switch {
 	case upstream:
@@ -83,8 +82,7 @@ func (u unknownStarts) add(w waitlist.Waiter) {
 	}
 }
 
-// inspectUnknown asks when the last tasks start, and updates the summary. If Redis does not answer, their
-// starts stay unknown.
+// inspectUnknown asks when the last tasks start, and updates the summary. If Redis does not answer, their starts stay unknown.
 func (c *Client) inspectUnknown(ctx context.Context, sum *Summary, unknown unknownStarts) {
 	for _, last := range unknown {
 		s, err := inspect.Of(c.cfg.Limiter.Waitlist()).Task(ctx, last.Ref())

@@ -27,11 +27,10 @@ const lineFields = "type, scope, id, cost, queue, max_retry, delay, timeout, dea
 //
 //	{"type":"http","id":"inv-1","scope":"payments/acme","http":{"url":"https://api.example.com/charge"}}
 //
-// It is strict, so that a mistake costs a message and not a task. It refuses unknown and repeated
-// fields, wrong types, numbers and durations out of range, text that is not valid UTF-8, and anything
-// after the object. Absent fields stay zero in the Task. The error is an *InvalidError: what is no
-// JSON, or repeats a field, is one fault, and otherwise every fault is listed; the Task then has only
-// ID and Queue, if the line has valid ones.
+// It is strict, so that a mistake costs a message and not a task. It refuses unknown and repeated fields, wrong types, numbers
+// and durations out of range, text that is not valid UTF-8, and anything after the object. Absent fields stay zero in the Task.
+// The error is an *InvalidError: what is no JSON, or repeats a field, is one fault, and otherwise every fault is listed; the Task
+// then has only ID and Queue, if the line has valid ones.
 func ParseLine(line []byte) (Task, error) {
 	if len(line) > MaxLine {
 		return Task{}, &InvalidError{[]Fault{{Reason: fmt.Sprintf("longer than %d bytes", MaxLine)}}}
@@ -98,9 +97,8 @@ type taskLine struct {
 	HTTP     *HTTP  `json:"http,omitzero"`
 }
 
-// AppendLine appends the task as one line of NDJSON, without the newline, and returns the extended
-// slice. ParseLine reads an equal task back, apart from Remember, which a line does not hold. The
-// error is an *InvalidError.
+// AppendLine appends the task as one line of NDJSON, without the newline, and returns the extended slice. ParseLine reads an
+// equal task back, apart from Remember, which a line does not hold. The error is an *InvalidError.
 func (t Task) AppendLine(dst []byte) ([]byte, error) {
 	if err := t.Validate(); err != nil {
 		return dst, err
@@ -139,8 +137,7 @@ func text(d time.Duration) string {
 	return d.String()
 }
 
-// onOneLine replaces the newlines between a payload's tokens, the only ones that valid JSON can hold,
-// by spaces.
+// onOneLine replaces the newlines between a payload's tokens, the only ones that valid JSON can hold, by spaces.
 func onOneLine(payload []byte) []byte {
 	return bytes.ReplaceAll(bytes.ReplaceAll(payload, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
 }

@@ -37,9 +37,8 @@ func (r *Result) noteWait(headers map[string]string) {
 	headers[HeaderWaitsFor] = text
 }
 
-// ReadPlannedWait reads HeaderExpected and HeaderWaitsFor of a task. It returns false if the task has
-// neither. It reports no errors, since nothing depends on these headers: values that this package cannot
-// have written count as absent.
+// ReadPlannedWait reads HeaderExpected and HeaderWaitsFor of a task. It returns false if the task has neither. It reports no
+// errors, since nothing depends on these headers: values that this package cannot have written count as absent.
 func ReadPlannedWait(t *asynq.Task) (w PlannedWait, ok bool) {
 	headers := t.Headers()
 	w.Ahead = -1

@@ -32,9 +32,8 @@ func Number(tasks iter.Seq[Task]) iter.Seq[Entry] {
 	}
 }
 
-// Reader reads tasks from NDJSON, one per line. It holds one line in memory at a time. Lines end with
-// "\n" or "\r\n". Blank lines are skipped but counted, and a byte order mark at the start is dropped.
-// It is not safe for concurrent use.
+// Reader reads tasks from NDJSON, one per line. It holds one line in memory at a time. Lines end with "\n" or "\r\n". Blank lines
+// are skipped but counted, and a byte order mark at the start is dropped. It is not safe for concurrent use.
 type Reader struct {
 	src  *bufio.Reader
 	line int
@@ -66,8 +65,7 @@ func (r *Reader) All() iter.Seq[Entry] {
 	}
 }
 
-// readLine returns the next line without its end. Of a line longer than MaxLine it returns a part that
-// is longer, too.
+// readLine returns the next line without its end. Of a line longer than MaxLine it returns a part that is longer, too.
 func (r *Reader) readLine() ([]byte, error) {
 	text, err := r.src.ReadSlice('\n')
 	for errors.Is(err, bufio.ErrBufferFull) {

@@ -11,10 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// asynq v0.26 enqueues one task per round trip and has no batch API. Here asynq's own Client builds every
-// call, but the Redis client beneath it records the call, so that many calls are sent in one pipeline and
-// in order. asynq then interprets the answer in the same way. Nothing here depends on asynq's keys,
-// messages or scripts.
+// asynq v0.26 enqueues one task per round trip and has no batch API. Here asynq's own Client builds every call, but the Redis
+// client beneath it records the call, so that many calls are sent in one pipeline and in order. asynq then interprets the answer
+// in the same way. Nothing here depends on asynq's keys, messages or scripts.
 
 // call is one script call of asynq's, first recorded and then answered.
 type call struct {
@@ -39,8 +38,7 @@ type recorder struct {
 	scripts sync.Map // source by SHA-1
 }
 
-// EvalSha records the call. For an unknown script it returns NOSCRIPT, so that asynq calls Eval with the
-// source.
+// EvalSha records the call. For an unknown script it returns NOSCRIPT, so that asynq calls Eval with the source.
 func (r *recorder) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
 	c, ok := ctx.Value(callKey{}).(*call)
 	if !ok {

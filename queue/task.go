@@ -24,9 +24,8 @@ const (
 )
 
 const (
-	// asynq gets the longest MaxRetry and Timeout, because it archives a task on its last attempt before it
-	// checks whether that was a failure, and counts the wait for a turn as run time. The task's own are in
-	// its headers.
+	// asynq gets the longest MaxRetry and Timeout, because it archives a task on its last attempt before it checks whether that
+	// was a failure, and counts the wait for a turn as run time. The task's own are in its headers.
 	neverByAsynq = math.MaxInt32
 	neverCut     = maxDuration
 )
@@ -41,13 +40,11 @@ type Task struct {
 	// Scope is the path of names that the task spends from, outermost first: "payments/acme/refunds".
 	Scope string
 
-	// ID names the task within its queue. An id is taken while its task waits or runs, for Remember after
-	// it succeeded, and while it is in asynq's archive after it failed for good. Up to 256 bytes without
-	// control characters. Defaults to a random UUID.
+	// ID names the task within its queue. An id is taken while its task waits or runs, for Remember after it succeeded, and while
+	// it is in asynq's archive after it failed for good. Up to 256 bytes without control characters. Defaults to a random UUID.
 	ID string
 
-	// Cost is how many units the task takes under every rate rule.
-	// Defaults to 1.
+	// Cost is how many units the task takes under every rate rule. Defaults to 1.
 	Cost int64
 
 	// Costs is the cost of the task by unit, instead of Cost: each rule counts its own unit, and a rule
@@ -62,9 +59,8 @@ type Task struct {
 	// counts. Use Retries(0) for none. Defaults to 25, asynq's default.
 	MaxRetry *int
 
-	// Delay is the time until the task may start. The task is never early: asynq keeps whole seconds, so
-	// the start is rounded up to the next second, by the clocks of the hosts that enqueue and that run
-	// asynq's forwarder. Defaults to 0, no delay.
+	// Delay is the time until the task may start. The task is never early: asynq keeps whole seconds, so the start is rounded up
+	// to the next second, by the clocks of the hosts that enqueue and that run asynq's forwarder. Defaults to 0, no delay.
 	Delay time.Duration
 
 	// Timeout bounds a run from its start; the wait for a turn does not count. Defaults to 30 seconds for
@@ -74,10 +70,9 @@ type Task struct {
 	// Deadline is the time after which the task must not start. Defaults to the zero time, none.
 	Deadline time.Time
 
-	// MaxWait is the longest time that the task waits for its limits, from when it is due: when it was
-	// enqueued, or when its Delay was over. If a rule has a max_wait, the shorter one counts. The
-	// worker's Config.OnMaxWait decides what happens then; by default the task keeps waiting. Defaults to
-	// 0, no bound.
+	// MaxWait is the longest time that the task waits for its limits, from when it is due: when it was enqueued, or when its
+	// Delay was over. If a rule has a max_wait, the shorter one counts. The worker's Config.OnMaxWait decides what happens then;
+	// by default the task keeps waiting. Defaults to 0, no bound.
 	MaxWait time.Duration
 
 	// Priority orders the task before waiting tasks of its scope and queue with a lower priority. It means
@@ -93,16 +88,14 @@ type Task struct {
 	// Defaults to nil, an empty payload.
 	Payload []byte
 
-	// HTTP is the request of a task of type "http", instead of a Payload.
-	// Defaults to nil.
+	// HTTP is the request of a task of type "http", instead of a Payload. Defaults to nil.
 	HTTP *HTTP
 }
 
 // Retries returns a pointer to n for a Task's MaxRetry: Task{MaxRetry: queue.Retries(0)}.
 func Retries(n int) *int { return &n }
 
-// withDefaults returns the task with every default set in place of a zero field. The caller draws the
-// id.
+// withDefaults returns the task with every default set in place of a zero field. The caller draws the id.
 func (t Task) withDefaults() Task {
 	if t.Cost == 0 && len(t.Costs) == 0 {
 		t.Cost = DefaultCost
@@ -169,8 +162,7 @@ func secondAtOrAfter(at time.Time) time.Time { return at.Add(time.Second - 1).Tr
 // encodeJSON writes the fields of maps in order, so that equal tasks have equal payloads.
 func encodeJSON(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }
 
-// Scope returns the scope of names that come from outside, such as a tenant's id: Scope("payments", tenant).
-// Each name is one level, whatever it holds: a '/' in it is escaped. The result is empty if a name is: see
-// [policy.JoinScope].
-// Source: docs/limits-yaml.md#scopes
+// Scope returns the scope of names that come from outside, such as a tenant's id: Scope("payments", tenant). Each name is one
+// level, whatever it holds: a '/' in it is escaped. The result is empty if a name is: see [policy.JoinScope]. Source:
+// docs/limits-yaml.md#scopes
 func Scope(names ...string) string { return policy.JoinScope(names...) }

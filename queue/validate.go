@@ -29,9 +29,8 @@ const (
 	maxDuration = 10 * 365 * 24 * time.Hour
 )
 
-// Validate returns nil, or an *InvalidError with every fault of the task. It does no I/O. It does not
-// check whether a policy has a rule for the scope and can ever admit the cost, which the Client does,
-// nor whether workers send the method: see CheckMethod.
+// Validate returns nil, or an *InvalidError with every fault of the task. It does no I/O. It does not check whether a policy has
+// a rule for the scope and can ever admit the cost, which the Client does, nor whether workers send the method: see CheckMethod.
 func (t Task) Validate() error { return t.validate(time.Now(), nil).err() }
 
 // validate adds to the faults found while reading.

@@ -17,8 +17,7 @@ type Within struct {
 	MaxPriority int
 }
 
-// ownID returns the id in asynq of a task with an id. No scope holds "//", so two scopes have no id in
-// common.
+// ownID returns the id in asynq of a task with an id. No scope holds "//", so two scopes have no id in common.
 func (w *Within) ownID(id string) string {
 	if w == nil || id == "" {
 		return id

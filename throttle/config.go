@@ -18,8 +18,7 @@ type Config struct {
 	// StartTolerance is how late a run may begin after its granted start. It widens the window of every rate rule, so that such a
 	// run is still within its limits. This costs about StartTolerance/Per of a limit: see Lint. A run that is later is decided
 	// again if a rule of its path could be exceeded. All processes that share limits should use the same value. 1ms to 1s;
-	// negative for no tolerance, and no start then counts as too late. Defaults to 5ms.
-	// Source: docs/algorithms.md#late-starts
+	// negative for no tolerance, and no start then counts as too late. Defaults to 5ms. Source: docs/algorithms.md#late-starts
 	StartTolerance time.Duration
 	// Timeout bounds one decision, retries included. It is exact only if the client's ContextTimeoutEnabled is set. The client's
 	// PoolTimeout bounds the wait for a free connection. Defaults to 3s.

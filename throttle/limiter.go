@@ -81,8 +81,7 @@ func (l *Limiter) Policy() *policy.Policy {
 // SetPolicy replaces the policy that the limiter decides under. Spent units stay spent under rules of the same name at the same
 // level, whatever else of them has changed. A decision in flight may still be made under the previous policy; waiting tasks
 // follow the new one at once. It changes this limiter only: package policystore distributes a policy to all processes. It does no
-// I/O. A nil policy changes nothing.
-// Source: docs/algorithms.md#changing-a-limit
+// I/O. A nil policy changes nothing. Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
 		l.scopes.Set(policy)

@@ -16,8 +16,7 @@ const reached = 0.9
 
 // Lint returns what is suspicious in a policy: what Policy.Lint returns, and then, in the order of scopes, each rule that cannot
 // reach 90 % of its limit, since its window is longer by the default start tolerance and its margin. It costs what Policy.Lint
-// costs.
-// Source: docs/algorithms.md#how-much-longer-is-a-window
+// costs. Source: docs/algorithms.md#how-much-longer-is-a-window
 func Lint(p *policy.Policy) []policy.Warning {
 	var slow []policy.Warning
 	for pattern, r := range p.Rules() {

@@ -57,8 +57,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 // SettleRefused takes a call that its API refused out of calendars and of windows longer than an hour: its units come back there,
 // as by Settle, since the API's own day does not count the call. Token buckets and shorter windows keep the charge: they pace the
 // calls that arrive, and a refused call has arrived. It does nothing if policy.Refusals says that refused calls count. Call it
-// for a grant that was one call alone. Errors and cost are those of Settle.
-// Source: docs/vendor.md#refused-calls
+// for a grant that was one call alone. Errors and cost are those of Settle. Source: docs/vendor.md#refused-calls
 func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
 	p, err := l.plan(g.scope)
 	if g.Zero() || err != nil {

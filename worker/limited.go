@@ -51,9 +51,8 @@ func newLimited(j *job, rule string, at time.Time) *Limited {
 	return e
 }
 
-// WaitingScope returns the scope in the last error that asynq keeps of a waiting task, also if the
-// scope came from Config.Spends. is is false for any other text, and for a task that has failed
-// before: its last error is that failure.
+// WaitingScope returns the scope in the last error that asynq keeps of a waiting task, also if the scope came from Config.Spends.
+// is is false for any other text, and for a task that has failed before: its last error is that failure.
 func WaitingScope(lastErr string) (scope string, is bool) {
 	scope, is = strings.CutPrefix(lastErr, asynqx.WaitingText+": ")
 	if !is || strings.HasPrefix(scope, unscopedText) {
@@ -97,10 +96,9 @@ type Retrier interface {
 	RetryIn() (wait time.Duration, known bool)
 }
 
-// Deferrer is an error of a run that is no failure: the called API says that it is limited itself. The
-// task comes back after the wait, or after about ten seconds if the wait is unknown. It uses up no
-// attempt, at any max retry; what the run has spent stays spent. A max_wait and
-// MiddlewareConfig.MaxDeferrals bound how often that repeats.
+// Deferrer is an error of a run that is no failure: the called API says that it is limited itself. The task comes back after the
+// wait, or after about ten seconds if the wait is unknown. It uses up no attempt, at any max retry; what the run has spent stays
+// spent. A max_wait and MiddlewareConfig.MaxDeferrals bound how often that repeats.
 type Deferrer interface {
 	error
 	DeferBy() (wait time.Duration, known, deferred bool)

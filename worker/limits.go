@@ -43,8 +43,7 @@ type Config struct {
 	Limits *policy.Policy
 	// File is a limits file that limitsfile.Read has returned, instead of LimitsFile.
 	File limitsfile.File
-	// By names this process in the history of the limits. Defaults to the names of the program and the
-	// host: billing on web-3.
+	// By names this process in the history of the limits. Defaults to the names of the program and the host: billing on web-3.
 	By string
 	// App names this application, for limits that list the applications that may spend from them, and
 	// for usage. Defaults to none, and for usage to the program's name.
@@ -56,27 +55,22 @@ type Config struct {
 	OnMaxWait MaxWaitPolicy
 	// Logger receives the log. Defaults to slog.Default.
 	Logger *slog.Logger
-	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to
-	// prometheus.DefaultRegisterer.
+	// Registerer is where the metrics of docs/metrics.md are registered. Defaults to prometheus.DefaultRegisterer.
 	Registerer prometheus.Registerer
 	// NoMetrics registers no metrics, and NoUsage records no usage.
 	NoMetrics, NoUsage bool
 	// Events reports thresholds of limits, pauses and cuts by APIs, a process that does not dispatch, and
 	// processes with different limits, while a server runs: what events.New returns. Defaults to none.
 	Events Events
-	// Summary is the interval of a log line, at level info, with the number of tasks that were picked
-	// up, ran, failed and were put back since the previous line, and of those that wait. An interval
-	// in which nothing happened has no line. A line costs three Redis commands for each queue.
-	// Defaults to a minute; a negative interval turns it off.
+	// Summary is the interval of a log line, at level info, with the number of tasks that were picked up, ran, failed and were
+	// put back since the previous line, and of those that wait. An interval in which nothing happened has no line. A line costs
+	// three Redis commands for each queue. Defaults to a minute; a negative interval turns it off.
 	Summary time.Duration
-	// ReloadOn rereads the file at each signal, changed or not. Defaults to SIGHUP while a Server of New
-	// is in Run.
+	// ReloadOn rereads the file at each signal, changed or not. Defaults to SIGHUP while a Server of New is in Run.
 	ReloadOn <-chan os.Signal
-	// ExplainRedis translates an error of Redis for the log and RedisErr. Defaults to the error
-	// itself.
+	// ExplainRedis translates an error of Redis for the log and RedisErr. Defaults to the error itself.
 	ExplainRedis func(error) error
-	// Version is the version label of headway_build_info. Defaults to none, and then that metric is
-	// absent.
+	// Version is the version label of headway_build_info. Defaults to none, and then that metric is absent.
 	Version string
 	// TraceID returns the id of the trace that a context belongs to, "" for none, as oteltask.TraceID does: histograms have it as
 	// an exemplar. Defaults to the trace in which the task was enqueued, by its header traceparent.
@@ -89,8 +83,7 @@ type Config struct {
 	Middleware MiddlewareConfig
 }
 
-// Limits keeps the limits of one process, for any number of servers: see New. It is safe for
-// concurrent use.
+// Limits keeps the limits of one process, for any number of servers: see New. It is safe for concurrent use.
 type Limits struct {
 	*Middleware
 	cfg     Config
@@ -123,10 +116,9 @@ type Limits struct {
 //	limits, err := worker.New(asynq.RedisClientOpt{Addr: "localhost:6379"}, worker.Config{LimitsFile: "limits.yaml"})
 //	err = limits.NewServer(asynq.Config{Concurrency: 32}).Run(mux) // any asynq.Handler
 //
-// While a server runs, the file is published and read again when it changes. The limiter follows live
-// changes in Redis. A Redis that was emptied gets the file back. Usage and metrics are recorded. An
-// outage is logged once. New reads the file and does no other I/O. The error names what is wrong with
-// the file or the Config.
+// While a server runs, the file is published and read again when it changes. The limiter follows live changes in Redis. A Redis
+// that was emptied gets the file back. Usage and metrics are recorded. An outage is logged once. New reads the file and does no
+// other I/O. The error names what is wrong with the file or the Config.
 func New(conn any, cfg Config) (*Limits, error) {
 	l := &Limits{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), reloads: make(chan os.Signal, 1)}
 	l.cfg.Registerer = cmp.Or(cfg.Registerer, prometheus.DefaultRegisterer)
@@ -338,8 +330,7 @@ func (l *Limits) Workers() int { return l.health.Workers() }
 // text format, whether or not they are registered.
 func (l *Limits) MetricsHandler() http.Handler { return l.metrics.Handler() }
 
-// Logger returns a logger for packages that use Redis: during an outage, which is logged once, their
-// warnings become Debug.
+// Logger returns a logger for packages that use Redis: during an outage, which is logged once, their warnings become Debug.
 func (l *Limits) Logger() *slog.Logger { return l.health.Calm(l.log) }
 
 // NewServer returns an asynq server whose tasks keep the limits: see Middleware.NewServer. If cfg has

@@ -13,9 +13,8 @@ import (
 	"github.com/hibiken/asynq"
 )
 
-// logFailures returns an ErrorHandler that logs each failure and then calls next. Final failures are
-// logged as errors. Of failures that asynq retries, one a minute for each scope is logged at info and
-// the others at debug.
+// logFailures returns an ErrorHandler that logs each failure and then calls next. Final failures are logged as errors. Of
+// failures that asynq retries, one a minute for each scope is logged at info and the others at debug.
 func (l *Limits) logFailures(next asynq.ErrorHandler) asynq.ErrorHandler {
 	return asynq.ErrorHandlerFunc(func(ctx context.Context, task *asynq.Task, err error) {
 		if !errors.Is(err, asynq.RevokeTask) { // which is no failure

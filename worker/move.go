@@ -14,10 +14,9 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// MoveTo moves the task to another queue. It keeps its id, type, payload, headers, retention,
-// deadline, time-out, unique lock and remaining retries. There it waits as any task of package queue,
-// in a new place, and its max wait starts anew. If the task is in that queue already, it waits on.
-// asynq counts it as processed in the old queue.
+// MoveTo moves the task to another queue. It keeps its id, type, payload, headers, retention, deadline, time-out, unique lock and
+// remaining retries. There it waits as any task of package queue, in a new place, and its max wait starts anew. If the task is in
+// that queue already, it waits on. asynq counts it as processed in the old queue.
 //
 // All workers of the new queue must be Headway's. If another task there has its id, the task stays
 // where it is and waits on. That is logged, and reported as Observer.Failed("move").

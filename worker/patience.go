@@ -22,9 +22,8 @@ type Expired struct {
 	Task *asynq.Task
 	// ID and Queue are asynq's. Scope is what the task spends from.
 	ID, Queue, Scope string
-	// Rule is the rule that the task waits for, and RuleScope the level at which it counts. Both are
-	// empty if changed limits can never admit the task, and if ByAPI is set. Rule is policy.PausedRule
-	// if that level is paused.
+	// Rule is the rule that the task waits for, and RuleScope the level at which it counts. Both are empty if changed limits can
+	// never admit the task, and if ByAPI is set. Rule is policy.PausedRule if that level is paused.
 	Rule, RuleScope string
 	// ByAPI is true if the task waits because its API asked not to be called; see ReportResponse.
 	ByAPI bool
@@ -53,13 +52,11 @@ func (w Expired) String() string {
 	return fmt.Sprintf("%s%s; its max_wait is %s", began, what, w.MaxWait)
 }
 
-// MaxWaitPolicy decides what happens to a task that has waited too long. It is called when such a task
-// is picked up and would have to wait on, in the task's goroutine, with asynq's context of that
-// pick-up. It is called again at the next pick-up if it lets the task wait. If it panics, the task
-// waits.
+// MaxWaitPolicy decides what happens to a task that has waited too long. It is called when such a task is picked up and would
+// have to wait on, in the task's goroutine, with asynq's context of that pick-up. It is called again at the next pick-up if it
+// lets the task wait. If it panics, the task waits.
 //
-// Fail, Drop, MoveTo and Fallback return ready ones. A function of yours chooses among them by
-// calling one:
+// Fail, Drop, MoveTo and Fallback return ready ones. A function of yours chooses among them by calling one:
 //
 //	func(ctx context.Context, w worker.Expired) worker.Action {
 //		if w.Task.Type() == "notify" {
@@ -84,10 +81,9 @@ func Fail() MaxWaitPolicy {
 	}})
 }
 
-// Drop ends the task without running it, without a failure and without a retry. The drop is recorded:
-// a line in Config.Logger, a call of Observer.MaxWaitExceeded, a call of record if that is not nil,
-// and, if the task has a retention, a result that is a JSON object of "dropped": true, scope, rule,
-// waited_ms and max_wait_ms. asynq counts the task as processed.
+// Drop ends the task without running it, without a failure and without a retry. The drop is recorded: a line in Config.Logger, a
+// call of Observer.MaxWaitExceeded, a call of record if that is not nil, and, if the task has a retention, a result that is a
+// JSON object of "dropped": true, scope, rule, waited_ms and max_wait_ms. asynq counts the task as processed.
 func Drop(record func(Expired)) MaxWaitPolicy {
 	return always(Action{"dropped", func(ctx context.Context, m *Middleware, j *job, w Expired) (bool, error) {
 		m.log.InfoContext(ctx, "task dropped: max wait exceeded", "queue", w.Queue, "task_id", w.ID, "type", w.Task.Type(), "why", w.String())
@@ -99,9 +95,8 @@ func Drop(record func(Expired)) MaxWaitPolicy {
 	}})
 }
 
-// Fallback runs handler instead of the task's own, at once. The run spends nothing and ignores all
-// limits. Its error counts as that of the task's own run: a failure is retried while the task has
-// retries, and the retry is decided on anew.
+// Fallback runs handler instead of the task's own, at once. The run spends nothing and ignores all limits. Its error counts as
+// that of the task's own run: a failure is retried while the task has retries, and the retry is decided on anew.
 func Fallback(handler asynq.Handler) MaxWaitPolicy {
 	return always(Action{"fallback", func(ctx context.Context, m *Middleware, j *job, _ Expired) (bool, error) {
 		return true, m.run(ctx, j, handler, throttle.Decision{})
@@ -155,8 +150,7 @@ func (m *Middleware) endExpired(ctx context.Context, j *job, d throttle.Decision
 	return ended, with
 }
 
-// endDeferred ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait
-// decides so.
+// endDeferred ends a task that its API has deferred and that would exceed its max wait, if its OnMaxWait decides so.
 func (m *Middleware) endDeferred(ctx context.Context, j *job, d throttle.Decision, wait time.Duration) (ended bool, with error) {
 	d.Paused, d.RetryAfter = true, wait
 	return m.endExpired(ctx, j, d, time.Time{})

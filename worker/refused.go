@@ -45,8 +45,7 @@ func (j *job) refusal(err error) (why, kind string) {
 	return "", ""
 }
 
-// refused puts back a refused task that may run later. It returns false for a task that fails for
-// good.
+// refused puts back a refused task that may run later. It returns false for a task that fails for good.
 func (m *Middleware) refused(ctx context.Context, j *job, err error) (ended bool, with error) {
 	why, kind := j.refusal(err)
 	pause := limitsPause
@@ -90,8 +89,7 @@ func (m *Middleware) neverAdmitted(ctx context.Context, j *job, err error) bool 
 	return true
 }
 
-// hasPlace reports whether a task is in its queue of waiters, or was dispatched. It is also true if that
-// cannot be read.
+// hasPlace reports whether a task is in its queue of waiters, or was dispatched. It is also true if that cannot be read.
 func (m *Middleware) hasPlace(ctx context.Context, j *job) bool {
 	if j.scope == "" {
 		return false
@@ -155,8 +153,7 @@ func (r *refusedReturns) next(now time.Time, pause time.Duration) time.Time {
 // spends nothing. No task's header can name it.
 const Unlimited = "\x00unlimited"
 
-// unscoped runs a task that names no scope, if it may run. Otherwise the task is refused like one whose
-// scope meets no rule.
+// unscoped runs a task that names no scope, if it may run. Otherwise the task is refused like one whose scope meets no rule.
 func (m *Middleware) unscoped(ctx context.Context, j *job, next asynq.Handler) error {
 	asked := m.cfg.Spends != nil
 	if j.unlimited || !asked && !m.cfg.RequireScope || !m.cfg.Limiter.Policy().Denies() {

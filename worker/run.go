@@ -19,8 +19,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/redishealth"
 )
 
-// run lets next process a task that may start now. Its places are freed when the run has ended, even
-// by a panic, and only then.
+// run lets next process a task that may start now. Its places are freed when the run has ended, even by a panic, and only then.
 func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer m.recoverPanic(ctx, j, &err)
 	j.slot.Runs()
@@ -84,8 +83,7 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	return m.applyBudget(j, err)
 }
 
-// spent reports what a starting task spends. A start that came too late was refunded before, and is no
-// run.
+// spent reports what a starting task spends. A start that came too late was refunded before, and is no run.
 func (m *Middleware) spent(j *job) {
 	if m.cfg.Usage == nil {
 		return
@@ -184,8 +182,7 @@ const (
 
 func markKey(j *job) string { return "hw:run:{" + j.queue + "}:" + j.id }
 
-// checkExpired rejects a task that may not run any more: its deadline has passed, or it was killed
-// during its last attempt.
+// checkExpired rejects a task that may not run any more: its deadline has passed, or it was killed during its last attempt.
 func (m *Middleware) checkExpired(ctx context.Context, j *job) error {
 	if !j.deadline.IsZero() && !time.Now().Before(j.deadline) {
 		return fmt.Errorf("headway: its deadline of %s has passed", j.deadline.UTC().Format(time.RFC3339))

@@ -23,8 +23,7 @@ const (
 	delayedCheckInterval = time.Second
 )
 
-// config returns cfg with the settings that limited tasks need, wrapped around those that it already
-// has:
+// config returns cfg with the settings that limited tasks need, wrapped around those that it already has:
 //
 //   - IsFailure: a limited task is no failure; all other errors go to the user's function.
 //   - RetryDelayFunc: a limited task comes back at its time, never earlier. A task whose error is a
@@ -34,9 +33,8 @@ const (
 //   - TaskCheckInterval and DelayedTaskCheckInterval, if not set: 200ms and 1s, which cost about
 //     ten Redis commands a second on an idle queue.
 //
-// The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of
-// queues from Queues and StrictPriority: among tasks that wait for their limits, queues have the same
-// priorities as in asynq.
+// The first call derives the default of MaxHolds from Concurrency. Each call takes the weights of queues from Queues and
+// StrictPriority: among tasks that wait for their limits, queues have the same priorities as in asynq.
 func (m *Middleware) config(cfg asynq.Config, putBack func(queue, id string, at time.Time)) asynq.Config {
 	if len(cfg.Queues) == 0 {
 		cfg.Queues = map[string]int{queue.DefaultQueue: 1} // as asynq does
@@ -109,10 +107,9 @@ type Server struct {
 	begun      atomic.Bool
 }
 
-// NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg with the settings that
-// limited tasks need, wrapped around those that it has. It keeps working if Redis fails while tasks are
-// put back. While it is idle it polls for tasks every TaskCheckInterval, and at once when this process
-// dispatches one of them.
+// NewServer returns an asynq server over MiddlewareConfig.Redis, made from cfg with the settings that limited tasks need, wrapped
+// around those that it has. It keeps working if Redis fails while tasks are put back. While it is idle it polls for tasks every
+// TaskCheckInterval, and at once when this process dispatches one of them.
 //
 // Concurrency tasks run at once. While one tenant has more than half of the slots, up to half as many
 // more tasks of other tenants run too: see MiddlewareConfig.Tenant.
@@ -157,18 +154,16 @@ func (s *Server) Start(handler asynq.Handler) error {
 	return err
 }
 
-// join counts the process among those that share the limits, once it has a running server and a rule
-// needs the count.
+// join counts the process among those that share the limits, once it has a running server and a rule needs the count.
 func (m *Middleware) join() {
 	if limiter := m.cfg.Limiter; m.serves.Load() && limiter.Policy().SharesLimits() {
 		m.joined.Do(func() { go limiter.Heartbeat(m.serving) })
 	}
 }
 
-// Run processes tasks with handler, until the process receives SIGTERM or SIGINT,
-// and then shuts down. On systems that have SIGTSTP, that signal stops it from taking tasks, as Stop
-// does. A server of New reads its limits file again at SIGHUP, unless Config.ReloadOn is set. The error
-// is that of Start.
+// Run processes tasks with handler, until the process receives SIGTERM or SIGINT, and then shuts down. On systems that have
+// SIGTSTP, that signal stops it from taking tasks, as Stop does. A server of New reads its limits file again at SIGHUP, unless
+// Config.ReloadOn is set. The error is that of Start.
 func (s *Server) Run(handler asynq.Handler) error {
 	reloads := s.limits != nil && s.limits.cfg.ReloadOn == nil && s.limits.cfg.LimitsFile != ""
 	arrive, over := listen(reloads)
@@ -197,9 +192,8 @@ func (s *Server) Stop() {
 // dispatched would only wait until another process polls.
 func (m *Middleware) retired() bool { return m.serves.Load() && m.servers.None() }
 
-// Shutdown makes the server take no more tasks, puts back the tasks that wait in handlers, and waits
-// for running tasks, at most for asynq's ShutdownTimeout: then they are put back too. The Middleware
-// stops with the last of its servers.
+// Shutdown makes the server take no more tasks, puts back the tasks that wait in handlers, and waits for running tasks, at most
+// for asynq's ShutdownTimeout: then they are put back too. The Middleware stops with the last of its servers.
 func (s *Server) Shutdown() {
 	s.Stop()
 	s.client.Retire()

@@ -20,13 +20,11 @@ const mostQueues = 100
 // errIdle is the error of a snapshot before Begin and after End.
 var errIdle = errors.New("worker: no server runs")
 
-// Snapshot reads the state of the limits, of the waiting tasks and of asynq's queues, for
-// metrics.Config. It sets all fields of a metrics.Snapshot but PolicyVersion. It changes nothing. Tasks
-// whose rules have room count as runnable in the asynq queue of the first task of their scope. The
-// error is Redis's.
+// Snapshot reads the state of the limits, of the waiting tasks and of asynq's queues, for metrics.Config. It sets all fields of a
+// metrics.Snapshot but PolicyVersion. It changes nothing. Tasks whose rules have room count as runnable in the asynq queue of the
+// first task of their scope. The error is Redis's.
 //
-// Costs what survey.Read does, one command and three for each of 100 queues, and one for each of
-// the 200 fullest scopes.
+// Costs what survey.Read does, one command and three for each of 100 queues, and one for each of the 200 fullest scopes.
 func (m *Middleware) Snapshot(ctx context.Context) (metrics.Snapshot, error) {
 	limits, err := survey.Read(ctx, m.cfg.Limiter)
 	if err != nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// ReportStatus reports the status and header of an API's answer to a call from a task's handler. It
-// assumes that the answer came from the API of the task's scope in limits.yaml. All workers apply it:
-// if the API says to stay away, no task starts in the task's scope, or below it, until that is over.
-// See throttle.Limiter.Report.
+// ReportStatus reports the status and header of an API's answer to a call from a task's handler. It assumes that the answer came
+// from the API of the task's scope in limits.yaml. All workers apply it: if the API says to stay away, no task starts in the
+// task's scope, or below it, until that is over. See throttle.Limiter.Report.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
@@ -25,10 +24,9 @@ import (
 //		return err
 //	}
 //
-// The error is a *RefusedError if the API refuses the call because of a limit, and nil otherwise. A
-// handler that returns it, or wraps it, uses up no attempt: the task goes back to the front of its
-// queue and comes when the API wants to be called again. If Redis cannot be reached, only this task
-// stays away. Outside of a handler ReportStatus only parses the answer. Costs the same as
+// The error is a *RefusedError if the API refuses the call because of a limit, and nil otherwise. A handler that returns it, or
+// wraps it, uses up no attempt: the task goes back to the front of its queue and comes when the API wants to be called again. If
+// Redis cannot be reached, only this task stays away. Outside of a handler ReportStatus only parses the answer. Costs the same as
 // Limiter.Report.
 func ReportStatus(ctx context.Context, status int, header http.Header) error {
 	return report(ctx, status, header, "")
@@ -207,16 +205,14 @@ func (j *job) estimated() policy.Costs {
 	return policy.Costs{policy.Requests: max(j.cost, 1)}
 }
 
-// Settle corrects the charge of the running task to what it has spent. ctx is the context of its
-// handler:
+// Settle corrects the charge of the running task to what it has spent. ctx is the context of its handler:
 //
 //	worker.Settle(ctx, policy.Costs{"tokens": 1830})
 //
-// A smaller cost is refunded, a larger one charged as a debt. See throttle.Limiter.Settle, whose
-// errors and cost it has. A handler may call it as often as it learns more, for example while an
-// answer streams, and whether it then fails or not: each attempt of a task is charged anew and settled
-// by itself. A run that is never settled stays charged as estimated. Outside of a limited task's run
-// it does nothing.
+// A smaller cost is refunded, a larger one charged as a debt. See throttle.Limiter.Settle, whose errors and cost it has. A
+// handler may call it as often as it learns more, for example while an answer streams, and whether it then fails or not: each
+// attempt of a task is charged anew and settled by itself. A run that is never settled stays charged as estimated. Outside of a
+// limited task's run it does nothing.
 func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error) {
 	r, ok := ctx.Value(runKey{}).(*taskRun)
 	if !ok || r.grant.Zero() {
@@ -269,8 +265,7 @@ func Attempt(ctx context.Context) (attempt, budget int) {
 	return min(r.job.retried+1, budget), budget // asynq also counts a worker that died before the start
 }
 
-// TaskScope returns the scope of the task whose handler has ctx. It is empty for a task without
-// limits, and outside of a handler.
+// TaskScope returns the scope of the task whose handler has ctx. It is empty for a task without limits, and outside of a handler.
 func TaskScope(ctx context.Context) string {
 	if r, is := ctx.Value(runKey{}).(*taskRun); is {
 		return r.job.scope

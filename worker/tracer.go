@@ -28,16 +28,14 @@ type Tracer interface {
 
 // Pickup is one pick-up of a task.
 type Pickup struct {
-	// Task is the task, and ID and Queue are asynq's. Scope is what the task spends from; empty for a
-	// task that is not limited.
+	// Task is the task, and ID and Queue are asynq's. Scope is what the task spends from; empty for a task that is not limited.
 	Task             *asynq.Task
 	ID, Queue, Scope string
 	// Retried is how often the task has failed before.
 	Retried int
 	// At is when the worker took the task from asynq, by this process's clock.
 	At time.Time
-	// Decision is what the limits have decided. It is zero for a task that is not limited, and for one
-	// that was not decided on.
+	// Decision is what the limits have decided. It is zero for a task that is not limited, and for one that was not decided on.
 	Decision throttle.Decision
 	// Ahead is how many tasks of its scope and queue wait before it, -1 if it has no place or that is not known. Expected is the
 	// estimated time until its start, throttle.Never if no clock can tell.

@@ -24,8 +24,7 @@ const (
 	deferralStays = 24 * time.Hour
 )
 
-// waitKey names the attempt by the number of retries left after it, which does not change when the
-// task is re-enqueued.
+// waitKey names the attempt by the number of retries left after it, which does not change when the task is re-enqueued.
 func waitKey(j *job) string {
 	return "hw:wait:{" + j.queue + "}:" + strconv.Itoa(j.retriesLeft()) + ":" + j.id
 }
@@ -125,8 +124,7 @@ func (m *Middleware) isBack(j *job) bool {
 	return err == nil && info.Retried == j.retried && (info.State == asynq.TaskStateRetry || info.State == asynq.TaskStatePending)
 }
 
-// release puts a task into pending that would wait for longer than it has to. One that does not
-// wait any more stays as it is.
+// release puts a task into pending that would wait for longer than it has to. One that does not wait any more stays as it is.
 func (m *Middleware) release(ctx context.Context, name, id string) {
 	_, _ = m.mover.Release(ctx, name, []string{id}) // else it comes by itself
 	m.servers.Kick()

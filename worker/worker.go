@@ -42,44 +42,38 @@ type MiddlewareConfig struct {
 	Redis redis.UniversalClient
 	// Limiter decides. It may keep its state in another Redis.
 	Limiter *throttle.Limiter
-	// Spends returns what a task spends whose headers do not say it: the scope, and the cost, where 0
-	// means 1. Unlimited is the scope of a task that no limit is for. An empty scope is treated like a
-	// scope that meets no rule: the task waits under policy.UnmatchedDeny. A task with a negative cost
-	// fails for good. Spends must return the same for the same task each time, be quick, and not panic.
-	// Defaults to none: only headers count, and tasks without them are not limited.
+	// Spends returns what a task spends whose headers do not say it: the scope, and the cost, where 0 means 1. Unlimited is the
+	// scope of a task that no limit is for. An empty scope is treated like a scope that meets no rule: the task waits under
+	// policy.UnmatchedDeny. A task with a negative cost fails for good. Spends must return the same for the same task each time,
+	// be quick, and not panic. Defaults to none: only headers count, and tasks without them are not limited.
 	Spends func(*asynq.Task) (scope string, cost int64)
 	// Costs returns the cost of such a task by unit, instead of the cost of Spends, which counts if
 	// Costs returns none. It has the same requirements. Defaults to none.
 	Costs func(*asynq.Task) policy.Costs
-	// Hold is how near a start must be for its task to wait in the handler, in a slot of the server's
-	// Concurrency. At most throttle.MaxDelayLimit. A negative Hold means never, and costs precision.
-	// Defaults to 250ms.
+	// Hold is how near a start must be for its task to wait in the handler, in a slot of the server's Concurrency. At most
+	// throttle.MaxDelayLimit. A negative Hold means never, and costs precision. Defaults to 250ms.
 	Hold time.Duration
 	// MaxHolds is how many tasks may wait in handlers at once, so that limited tasks never take all
 	// slots. Defaults to three quarters of Concurrency, rounded down.
 	MaxHolds int
-	// Tenant returns the tenant to which a scope belongs, empty for none. The tasks of one tenant
-	// count for at most half of a server's slots. If a tenant has more for longer than a moment, other
-	// tenants get as many slots beyond Concurrency, and it starts no more tasks until the server is
-	// below Concurrency. That applies to servers of NewServer. Tenant is called for each task and must
-	// be quick. Defaults to the second name of the scope, whatever the first is.
+	// Tenant returns the tenant to which a scope belongs, empty for none. The tasks of one tenant count for at most half of a
+	// server's slots. If a tenant has more for longer than a moment, other tenants get as many slots beyond Concurrency, and it
+	// starts no more tasks until the server is below Concurrency. That applies to servers of NewServer. Tenant is called for each
+	// task and must be quick. Defaults to the second name of the scope, whatever the first is.
 	Tenant func(scope string) string
 	// OnMaxWait decides what happens to a task that has waited for longer than its max_wait or that of
 	// a rule: see Fail, Drop, MoveTo and Fallback. Defaults to none: it waits on.
 	OnMaxWait MaxWaitPolicy
-	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to
-	// false: an unknown type is a failure like any other and is retried, so that old workers lose no
-	// tasks of new types during a rollout.
+	// FailUnknownTypes fails tasks whose type has no handler here at once, for good. Defaults to false: an unknown type is a
+	// failure like any other and is retried, so that old workers lose no tasks of new types during a rollout.
 	FailUnknownTypes bool
 	// RequireScope treats a task that names no scope like one whose scope meets no rule, also if Spends
 	// is nil. Defaults to false: without Spends, such tasks are not limited.
 	RequireScope bool
-	// MaxTimeout bounds a run, whatever its task says. The run ends as by the task's own time-out.
-	// Defaults to 0, no bound.
+	// MaxTimeout bounds a run, whatever its task says. The run ends as by the task's own time-out. Defaults to 0, no bound.
 	MaxTimeout time.Duration
-	// MaxDeferrals is how often the API of a task may defer it within one attempt, see Deferrer. A
-	// further deferral is a failure like any other. If OnMaxWait is set, a max_wait bounds deferrals
-	// too. A negative value means any number. Defaults to 100.
+	// MaxDeferrals is how often the API of a task may defer it within one attempt, see Deferrer. A further deferral is a failure
+	// like any other. If OnMaxWait is set, a max_wait bounds deferrals too. A negative value means any number. Defaults to 100.
 	MaxDeferrals int
 	// Observer observes what happens to tasks. Defaults to none.
 	Observer Observer
@@ -95,23 +89,20 @@ type MiddlewareConfig struct {
 	failRefused func(ctx context.Context, task throttle.Request, why error) bool
 }
 
-// Usage records what tasks spend, and how their runs end. Its methods are called in the tasks' goroutines
-// and must not block.
+// Usage records what tasks spend, and how their runs end. Its methods are called in the tasks' goroutines and must not block.
 type Usage interface {
 	// Spent reports a starting task: its scope; its queue, type and enqueuer; and its cost.
 	Spent(scope string, by usage.By, units int64)
 	// SpentCosts reports a starting task with costs by unit, instead of Spent.
 	SpentCosts(scope string, by usage.By, costs policy.Costs)
-	// Settled reports how much more of each unit a run has spent than was reported before; negative if
-	// less.
+	// Settled reports how much more of each unit a run has spent than was reported before; negative if less.
 	Settled(scope string, by usage.By, more policy.Costs)
 	// Ended reports a run that failed, or that the API refused and that is deferred.
 	Ended(scope string, how usage.Ends)
 }
 
-// Observer observes what happens to tasks. Its methods are called in the tasks' goroutines and must
-// not block. Implementations embed NoObserver, so that a method that a later release adds does not break
-// them.
+// Observer observes what happens to tasks. Its methods are called in the tasks' goroutines and must not block. Implementations
+// embed NoObserver, so that a method that a later release adds does not break them.
 type Observer interface {
 	// PickedUp reports a task taken from a queue.
 	PickedUp(queue string)
@@ -131,18 +122,15 @@ type Observer interface {
 	// Ran reports a run that ended, with the context that the handler had. outcome is "ok", "failed", "lost" (its lease) or "deferred" (by
 	// the API, see Deferrer).
 	Ran(ctx context.Context, queue, outcome string, took time.Duration)
-	// MaxWaitExceeded reports a task that waited too long, and the outcome: "failed", "dropped",
-	// "moved" or "fallback".
+	// MaxWaitExceeded reports a task that waited too long, and the outcome: "failed", "dropped", "moved" or "fallback".
 	MaxWaitExceeded(queue, became string, waited time.Duration)
-	// LeaseHeld reports a place under a concurrency rule, payments/*:parallel, that is taken (1) or
-	// freed (-1).
+	// LeaseHeld reports a place under a concurrency rule, payments/*:parallel, that is taken (1) or freed (-1).
 	LeaseHeld(rule string, delta int)
 	// DispatcherPolled reports one poll of a provider's queue, or that the first is about to be made,
 	// and in how long the next one is due; negative if none follows, since no task waits. label is the
 	// provider's name if the limits have it, and "*" otherwise, since it may be a customer's.
 	DispatcherPolled(provider, label string, next time.Duration)
-	// DispatchLead reports how long before their starts this process has tasks granted, after each new
-	// measurement.
+	// DispatchLead reports how long before their starts this process has tasks granted, after each new measurement.
 	DispatchLead(lead time.Duration)
 	// Failed reports a fault of the given kind, such as "release".
 	Failed(kind string)
@@ -151,8 +139,7 @@ type Observer interface {
 // outagePause is how long a task is put back when Redis does not decide.
 const outagePause = 2 * time.Second
 
-// Middleware makes one process's workers keep the limits. It is safe for concurrent use by any number
-// of servers and handlers.
+// Middleware makes one process's workers keep the limits. It is safe for concurrent use by any number of servers and handlers.
 type Middleware struct {
 	cfg       MiddlewareConfig
 	client    *asynq.Client
@@ -239,20 +226,17 @@ func (m *Middleware) sweep() {
 	})
 }
 
-// Detach converts the waiting tasks of a queue back into plain asynq tasks: their max retry is the
-// rest of their budget, asynq keeps their time-out and deadline, and no header bounds them. Use it to
-// stop using Headway, or for tasks that programs without Headway will run. It returns how many tasks
-// it changed.
+// Detach converts the waiting tasks of a queue back into plain asynq tasks: their max retry is the rest of their budget, asynq
+// keeps their time-out and deadline, and no header bounds them. Use it to stop using Headway, or for tasks that programs without
+// Headway will run. It returns how many tasks it changed.
 //
-// Stop every Headway worker of the queue first: a task that is running, or that is enqueued meanwhile,
-// is not changed. Detach writes each task to a record in Redis before it removes it from its queue. If
-// a crash interrupts it, call it again to finish. How often a task has failed, and its last error, are
-// lost.
+// Stop every Headway worker of the queue first: a task that is running, or that is enqueued meanwhile, is not changed. Detach
+// writes each task to a record in Redis before it removes it from its queue. If a crash interrupts it, call it again to finish.
+// How often a task has failed, and its last error, are lost.
 func Detach(ctx context.Context, rdb redis.UniversalClient, name string) (changed int, err error) {
 	return detach.Queue(ctx, rdb, name)
 }
 
-// Stop puts the tasks that wait in handlers back into their queues; from then on no task waits in a
-// handler. Running tasks are not affected. Server.Shutdown calls it. It is final: no limited task
-// starts under m afterwards, on any of its servers.
+// Stop puts the tasks that wait in handlers back into their queues; from then on no task waits in a handler. Running tasks are
+// not affected. Server.Shutdown calls it. It is final: no limited task starts under m afterwards, on any of its servers.
 func (m *Middleware) Stop() { m.stop() }

@@ -27,8 +27,7 @@ const (
 	listed = 20
 )
 
-// report prints results to stdout and progress to stderr. Its methods may be
-// called from any goroutine.
+// report prints results to stdout and progress to stderr. Its methods may be called from any goroutine.
 type report struct {
 	json     bool
 	dry      bool         // nothing is enqueued

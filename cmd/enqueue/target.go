@@ -149,8 +149,7 @@ func interrupted(c *cobra.Command, err error, what, try string) error {
 	return cli.Errorf(try, "%v%s", context.Cause(c.Context()), what)
 }
 
-// The variables that pass a trace context to a child process:
-// https://opentelemetry.io/docs/specs/otel/context/env-carriers/
+// The variables that pass a trace context to a child process: https://opentelemetry.io/docs/specs/otel/context/env-carriers/
 const (
 	parentVariable = "TRACEPARENT"
 	stateVariable  = "TRACESTATE"

@@ -31,8 +31,7 @@ const (
 	drainGrace = 500 * time.Millisecond
 )
 
-// drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the
-// pause stays.
+// drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the pause stays.
 func (l *limitsCommand) drain(ctx context.Context, words []string) error {
 	began, scope := time.Now(), words[0]
 	service, err := l.service(ctx)
@@ -76,8 +75,7 @@ func stillRun(n int, scope string) string {
 	return cli.Count(n, "task of "+scope+" still runs", "tasks of "+scope+" still run")
 }
 
-// wait waits until those have ended that ran when the pause had come into force. It returns
-// how many still run when ctx ends.
+// wait waits until those have ended that ran when the pause had come into force. It returns how many still run when ctx ends.
 func (l *limitsCommand) wait(ctx context.Context, d *drained, v policystore.Version) (left int, err error) {
 	in, err := l.store().InForceIn(ctx, v)
 	if err != nil {

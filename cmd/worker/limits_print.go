@@ -75,8 +75,7 @@ func covers(path, scope string) bool {
 	return true
 }
 
-// ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has
-// its fields.
+// ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has its fields.
 type ruleReport struct {
 	Scope       string `json:"scope"`            // where the limits have it
 	At          string `json:"level,omitempty"`  // show: the level of the scope at which it counts
@@ -271,8 +270,7 @@ func (l *limitsCommand) show(ctx context.Context, words []string) error {
 	return nil
 }
 
-// showPlace shows the rules that the limits have at a place, such as payments/*, which
-// is no scope of a task.
+// showPlace shows the rules that the limits have at a place, such as payments/*, which is no scope of a task.
 func (l *limitsCommand) showPlace(ctx context.Context, v policystore.Version, limits map[string]policy.ScopeConfig, place string, noScope error) error {
 	found := false
 	for path, n := range policystore.Nodes(limits) {

@@ -1,6 +1,5 @@
-// Concurrency around a scarce resource: a database that bears two reports at
-// once, however many workers there are. A place is freed when its run ends, and
-// within the lease when its worker dies.
+// Concurrency around a scarce resource: a database that bears two reports at once, however many workers there are. A place is
+// freed when its run ends, and within the lease when its worker dies.
 //
 //	go run ./examples/concurrency
 package main

@@ -7,8 +7,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// The big customer, who was first and has most, is done last; people who wait are done
-// before their customer's batch.
+// The big customer, who was first and has most, is done last; people who wait are done before their customer's batch.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	got := redistest.Printed(t, run)

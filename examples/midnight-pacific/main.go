@@ -37,8 +37,7 @@ func main() {
 	}
 }
 
-// run calls until the day's quota is used up, and prints when it comes back. Tasks would
-// wait until then by themselves.
+// run calls until the day's quota is used up, and prints when it comes back. Tasks would wait until then by themselves.
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

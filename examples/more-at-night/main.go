@@ -1,5 +1,4 @@
-// My vendor allows more at night: ten calls a second on weekdays from eight to eight in New
-// York, and fifty at all other times.
+// My vendor allows more at night: ten calls a second on weekdays from eight to eight in New York, and fifty at all other times.
 //
 //	go run ./examples/more-at-night
 package main

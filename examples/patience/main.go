@@ -1,7 +1,6 @@
-// When patience ends: an SMS gateway takes one message at a time, and what waits for it
-// for more than a second is dealt with by what it is. A notification that late is of no
-// use to anybody and is dropped, a code to log in with goes out by e-mail instead, a
-// newsletter moves to a slow lane, and an alarm fails, so that an operator sees it.
+// When patience ends: an SMS gateway takes one message at a time, and what waits for it for more than a second is dealt with by
+// what it is. A notification that late is of no use to anybody and is dropped, a code to log in with goes out by e-mail instead,
+// a newsletter moves to a slow lane, and an alarm fails, so that an operator sees it.
 //
 //	go run ./examples/patience
 package main
@@ -115,8 +114,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	return slowLane(ctx, out, rdb)
 }
 
-// slowLane waits until the newsletter has come to the other queue, where workers with
-// more time would run it.
+// slowLane waits until the newsletter has come to the other queue, where workers with more time would run it.
 func slowLane(ctx context.Context, out io.Writer, rdb *redis.Client) error {
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -38,8 +38,7 @@ func main() {
 	}
 }
 
-// run looks up 8 addresses for each of three tenants and prints when each tenant
-// was done.
+// run looks up 8 addresses for each of three tenants and prints when each tenant was done.
 func run(ctx context.Context, out io.Writer, addr string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer rdb.Close()

@@ -23,8 +23,7 @@ type child struct {
 	err  error         // how it ended; to be read after gone
 }
 
-// startChild starts a program whose output is kept, and written to show as it
-// comes unless that is nil.
+// startChild starts a program whose output is kept, and written to show as it comes unless that is nil.
 func startChild(path string, show io.Writer, args ...string) (*child, error) {
 	c := &child{cmd: exec.Command(path, args...), said: &lastWords{show: show}, gone: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
@@ -52,8 +51,7 @@ func startChild(path string, show io.Writer, args ...string) (*child, error) {
 	return c, nil
 }
 
-// end asks the program to end, kills it when it has not within bound, and
-// returns how it ended.
+// end asks the program to end, kills it when it has not within bound, and returns how it ended.
 func (c *child) end(bound time.Duration) error {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // fails only when it is gone already
 	timer := time.NewTimer(bound)

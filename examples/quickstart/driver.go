@@ -38,8 +38,7 @@ type driver struct {
 	pickUps float64
 }
 
-// drive runs everything until all ids have arrived, nothing moves any more or
-// ctx ends. It leaves no child behind.
+// drive runs everything until all ids have arrived, nothing moves any more or ctx ends. It leaves no child behind.
 func (d *driver) drive(ctx context.Context) error {
 	worker, err := d.startWorker()
 	if err != nil {
@@ -203,8 +202,7 @@ func (d *driver) until(ctx context.Context, worker *child, done func() (bool, er
 	}
 }
 
-// endWorker asks worker to end, which finishes what runs. A worker that ends
-// badly is a failure of the demo.
+// endWorker asks worker to end, which finishes what runs. A worker that ends badly is a failure of the demo.
 func (d *driver) endWorker(worker *child) error {
 	select {
 	case <-worker.gone:

@@ -1,12 +1,10 @@
-// Command quickstart is the demo: it starts an outbound API that counts what
-// arrives, lets worker and enqueue carry out the tasks in this directory under
-// its limits.yaml, and judges from the API's own log whether any limit was
-// exceeded and whether anything was lost.
+// Command quickstart is the demo: it starts an outbound API that counts what arrives, lets worker and enqueue carry out the tasks
+// in this directory under its limits.yaml, and judges from the API's own log whether any limit was exceeded and whether anything
+// was lost.
 //
 //	make demo
 //
-// which builds both programs first. It exits 0 only if every limit was kept and
-// every task arrived.
+// which builds both programs first. It exits 0 only if every limit was kept and every task arrived.
 package main
 
 //go:generate sh -c "go run ./gen > tasks.ndjson"

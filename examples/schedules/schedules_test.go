@@ -8,8 +8,7 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 )
 
-// The file is taken, its tasks can run under the limits beside it, and its runs
-// are those that its comments speak of.
+// The file is taken, its tasks can run under the limits beside it, and its runs are those that its comments speak of.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	file, err := schedule.Load("schedules.yaml")

@@ -1,6 +1,5 @@
-// One upstream limit shared by tasks and by code that is no task: a web handler
-// asks the same limiter and turns callers away, with the headers that tell them
-// when to come back, while background tasks wait for what is left.
+// One upstream limit shared by tasks and by code that is no task: a web handler asks the same limiter and turns callers away,
+// with the headers that tell them when to come back, while background tasks wait for what is left.
 //
 //	go run ./examples/shared-api
 package main

@@ -6,8 +6,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// The first program is refused, and the second one waits for as long as the API has asked the
-// first to.
+// The first program is refused, and the second one waits for as long as the API has asked the first to.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	got := redistest.Printed(t, run)

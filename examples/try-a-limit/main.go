@@ -1,5 +1,4 @@
-// Try a limit before it counts: a shadow rule decides and counts what it would have done,
-// and stops no task.
+// Try a limit before it counts: a shadow rule decides and counts what it would have done, and stops no task.
 //
 //	go run ./examples/try-a-limit
 package main

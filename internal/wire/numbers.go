@@ -46,11 +46,10 @@ func ManyFit(r policy.Rule, tolerance time.Duration, cost int64) bool {
 
 // bucketTimes returns the time in µs in which a bucket refills its limit, and the slack that it demands before a unit.
 //
-// Calls that are late by different times are nearer to one another by up to late. Where there is a margin, the
-// burst pays for that: it is smaller by what refills in the slack, and the bound holds over any time. A unit must be left of
-// it, or else each call would wait for the slack. The rate pays for the rest, as for the tolerance, and the bound then holds
-// over per and longer. A bucket that minds no late start is slowed once more for those.
-// Source: docs/algorithms.md#token-bucket
+// Calls that are late by different times are nearer to one another by up to late. Where there is a margin, the burst pays for
+// that: it is smaller by what refills in the slack, and the bound holds over any time. A unit must be left of it, or else each
+// call would wait for the slack. The rate pays for the rest, as for the tolerance, and the bound then holds over per and longer.
+// A bucket that minds no late start is slowed once more for those. Source: docs/algorithms.md#token-bucket
 func bucketTimes(r policy.Rule, tolerance time.Duration) (per, slack int64) {
 	per, late := r.Per.Microseconds(), (tolerance + r.Margin).Microseconds()
 	if spare := r.Capacity() - 1; r.Margin > 0 {

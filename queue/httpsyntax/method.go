@@ -21,8 +21,7 @@ var never = map[string]string{
 // that MethodFault rejects allows nothing.
 type Methods []string
 
-// MethodFault returns why no task may have the method, whatever methods are allowed; "" if a task
-// may have it.
+// MethodFault returns why no task may have the method, whatever methods are allowed; "" if a task may have it.
 func MethodFault(method string) string {
 	if reason := never[strings.ToUpper(method)]; reason != "" {
 		return reason
@@ -33,8 +32,7 @@ func MethodFault(method string) string {
 	return ""
 }
 
-// Fault returns why a task may not have the method, "" if it may. Methods are case-sensitive, as in
-// RFC 9110.
+// Fault returns why a task may not have the method, "" if it may. Methods are case-sensitive, as in RFC 9110.
 func (m Methods) Fault(method string) string {
 	if reason := MethodFault(method); reason != "" {
 		return reason

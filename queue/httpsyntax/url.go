@@ -1,7 +1,6 @@
-// Package httpsyntax defines the valid methods and URLs of a request of a task of type http, and the
-// valid trace contexts that a task carries. Package queue and the program enqueue reject by it what is
-// enqueued, and package outbound what any program has put into Redis. They therefore reject the same
-// requests, with the same words.
+// Package httpsyntax defines the valid methods and URLs of a request of a task of type http, and the valid trace contexts that a
+// task carries. Package queue and the program enqueue reject by it what is enqueued, and package outbound what any program has
+// put into Redis. They therefore reject the same requests, with the same words.
 //
 // No reason quotes a URL or a part of it, since that may contain a password or a key.
 //
@@ -65,9 +64,8 @@ func ParseURL(text string) (u *url.URL, fault string) {
 
 var rawChars = map[rune]string{' ': "a space", '"': "a quote", '\'': "an apostrophe", '\\': "a backslash"}
 
-// rawFault finds characters that no URL contains unescaped (RFC 3986 section 2), and those that
-// servers of other protocols take for the end of a word. To such a server a request line may be a
-// command.
+// rawFault finds characters that no URL contains unescaped (RFC 3986 section 2), and those that servers of other protocols take
+// for the end of a word. To such a server a request line may be a command.
 func rawFault(text string) string {
 	at := 0
 	for _, r := range text {
@@ -87,9 +85,8 @@ func rawFault(text string) string {
 	return ""
 }
 
-// Host returns a host in the form in which it is resolved and compared: an IP address as it is
-// written, a name in ASCII. IPv6 addresses have no brackets. fault follows "its host" in a sentence,
-// "" if the host is valid.
+// Host returns a host in the form in which it is resolved and compared: an IP address as it is written, a name in ASCII. IPv6
+// addresses have no brackets. fault follows "its host" in a sentence, "" if the host is valid.
 func Host(host string) (ascii, fault string) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if zone := addr.Zone(); zone != "" && !validName(zone) {

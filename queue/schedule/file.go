@@ -26,8 +26,7 @@ type File struct {
 // FileError is the error of a refused file, with every fault in it.
 type FileError = policy.Error
 
-// Load reads the schedules.yaml at path. The error is a *FileError that names path, or that of the
-// file system.
+// Load reads the schedules.yaml at path. The error is a *FileError that names path, or that of the file system.
 func Load(path string) (*File, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

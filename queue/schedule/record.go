@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// recordsKey is a sorted set: for each schedule, the time (unix seconds) up to which all its runs
-	// have been enqueued.
+	// recordsKey is a sorted set: for each schedule, the time (unix seconds) up to which all its runs have been enqueued.
 	recordsKey = "hw:schedules"
 	// recordsTTL is how long a record, and the key, outlast their last use.
 	recordsTTL = 366 * 24 * time.Hour
@@ -22,8 +21,7 @@ const (
 	overtaken = 5 * time.Minute
 )
 
-// records are the records in Redis. ZADD GT advances a score and never moves it back, so no locks or
-// comparisons are needed here.
+// records are the records in Redis. ZADD GT advances a score and never moves it back, so no locks or comparisons are needed here.
 type records struct{ rdb redis.UniversalClient }
 
 // state is a snapshot of the records and the time in Redis.

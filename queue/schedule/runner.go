@@ -32,8 +32,7 @@ type Config struct {
 	Client *queue.Client
 	// Schedules are those of a File. All processes must have the same.
 	Schedules []*Schedule
-	// Logger gets a line for missed runs, for rejected tasks, and when Redis does not answer. Defaults to
-	// none.
+	// Logger gets a line for missed runs, for rejected tasks, and when Redis does not answer. Defaults to none.
 	Logger *slog.Logger
 }
 
@@ -70,9 +69,8 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
-// Run enqueues runs until ctx ends. It costs a round trip every 15 seconds and at each run. While
-// Redis does not answer, Run retries every two seconds; no run is lost by that, except those that the
-// schedules' CatchUp skips.
+// Run enqueues runs until ctx ends. It costs a round trip every 15 seconds and at each run. While Redis does not answer, Run
+// retries every two seconds; no run is lost by that, except those that the schedules' CatchUp skips.
 func (r *Runner) Run(ctx context.Context) {
 	if len(r.entries) == 0 {
 		return

@@ -1,22 +1,18 @@
-// Package schedule enqueues recurring tasks from a schedules.yaml: each run of each schedule once,
-// however many processes run it.
+// Package schedule enqueues recurring tasks from a schedules.yaml: each run of each schedule once, however many processes run it.
 //
-// asynq's Scheduler is not enough: every process with one enqueues a copy of its own, and a run that comes
-// due while no process is up is lost, because there is no record of past runs. This package uses what it
-// is built on: robfig/cron parses the expressions (package wallclock), and asynq refuses a second task with
-// the same id.
+// asynq's Scheduler is not enough: every process with one enqueues a copy of its own, and a run that comes due while no process
+// is up is lost, because there is no record of past runs. This package uses what it is built on: robfig/cron parses the
+// expressions (package wallclock), and asynq refuses a second task with the same id.
 //
 // # How a run is enqueued once
 //
-// Every process with a [Runner] does the same. It asks Redis for the time and, for each schedule, for
-// the time up to which all runs have been enqueued: the schedule's record. It enqueues the runs
-// between the two and then advances the record, which never goes back. A run's task has an id made of
-// the schedule's name and the run's time, so only one process enqueues it. The id stays taken for a day
-// after the task has succeeded, for processes that are late. A process that dies between the two steps
-// has not advanced the record, so any other process sees that the run is due.
+// Every process with a [Runner] does the same. It asks Redis for the time and, for each schedule, for the time up to which all
+// runs have been enqueued: the schedule's record. It enqueues the runs between the two and then advances the record, which never
+// goes back. A run's task has an id made of the schedule's name and the run's time, so only one process enqueues it. The id stays
+// taken for a day after the task has succeeded, for processes that are late. A process that dies between the two steps has not
+// advanced the record, so any other process sees that the run is due.
 //
-// Only Redis's clock determines when a run is due: a process whose clock is wrong runs neither early
-// nor twice.
+// Only Redis's clock determines when a run is due: a process whose clock is wrong runs neither early nor twice.
 package schedule
 
 import (
@@ -54,8 +50,7 @@ const (
 	remember = 24 * time.Hour
 )
 
-// Schedule is a task and when it runs. [Parse] and [Load] create it. It must not be changed, and is
-// safe for concurrent use.
+// Schedule is a task and when it runs. [Parse] and [Load] create it. It must not be changed, and is safe for concurrent use.
 type Schedule struct {
 	Name string
 	// Cron and Timezone are the values of the file. Timezone is "UTC" if the file has none.
@@ -74,8 +69,7 @@ type Schedule struct {
 // if there is none within eight years.
 func (s *Schedule) Next(t time.Time) time.Time { return s.runs.Next(t) }
 
-// Start returns when a run may start: up to Jitter after it, in whole seconds. Every process computes
-// the same start.
+// Start returns when a run may start: up to Jitter after it, in whole seconds. Every process computes the same start.
 func (s *Schedule) Start(run time.Time) time.Time {
 	seconds := uint64(s.Jitter / time.Second)
 	if seconds == 0 {
@@ -130,8 +124,7 @@ func (s *Schedule) due(done, now time.Time) (runs []time.Time) {
 	return runs
 }
 
-// count returns the number of runs after done and up to now. It takes up to a second for a year of
-// minutes.
+// count returns the number of runs after done and up to now. It takes up to a second for a year of minutes.
 func (s *Schedule) count(done, now time.Time) (n int) {
 	for run := s.runs.Next(done); !run.IsZero() && !run.After(now); run = s.runs.Next(run) {
 		n++

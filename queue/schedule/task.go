@@ -16,8 +16,7 @@ import (
 	"github.com/headway-go/headway/queue"
 )
 
-// A task is written as a line of NDJSON that package queue reads, so that both files accept and refuse
-// the same.
+// A task is written as a line of NDJSON that package queue reads, so that both files accept and refuse the same.
 
 // taskFields are the fields of a task and of its parts, by the part's name in package queue.
 var taskFields = map[string][]string{
@@ -53,8 +52,7 @@ func (r *reader) task(f strictyaml.Field) (queue.Task, map[string]diag.Place) {
 	return t, l.places
 }
 
-// object returns a mapping without the fields that have a fault, which it reports. name is that of the
-// mapping in package queue.
+// object returns a mapping without the fields that have a fault, which it reports. name is that of the mapping in package queue.
 func (l *line) object(f strictyaml.Field, name string) jsontext.Value {
 	var members [][]byte
 	for _, f := range l.Fields(f.Value, f.Path) {

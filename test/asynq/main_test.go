@@ -1,6 +1,5 @@
-// Package asynq holds what docs/asynq.md says of asynq itself, and of what a
-// user sees in it: asynq's counters, states and errors, read with asynq's own
-// Inspector.
+// Package asynq holds what docs/asynq.md says of asynq itself, and of what a user sees in it: asynq's counters, states and
+// errors, read with asynq's own Inspector.
 package asynq
 
 import (

@@ -38,8 +38,7 @@ func TestLastFailedAtIsTheLastWait(t *testing.T) {
 	}
 }
 
-// "That task is limited like any other; the members of its group
-// spend nothing."
+// "That task is limited like any other; the members of its group spend nothing."
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, sliding(10, time.Hour), worker.MiddlewareConfig{})

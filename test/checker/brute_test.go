@@ -16,8 +16,7 @@ import (
 // onUse stands for a fixed window that opens on use.
 const onUse = fixedWindow + ", on use"
 
-// The definitions once more, as slow and as plain as they can be written: each
-// looks at every window, pair or moment by itself.
+// The definitions once more, as slow and as plain as they can be written: each looks at every window, pair or moment by itself.
 
 // bruteSliding is the most units in any window.
 func bruteSliding(calls []countapi.Call, per time.Duration) (most int64) {

@@ -108,9 +108,8 @@ func (c *clock) runs(from, to time.Time) []time.Time {
 	return slices.CompactFunc(runs, time.Time.Equal)
 }
 
-// moments returns when the zone's clocks show a wall-clock time, given as if in UTC:
-// once, never where they skip it, or several times. Unless all count it is the first
-// of them, or the end of the gap.
+// moments returns when the zone's clocks show a wall-clock time, given as if in UTC: once, never where they skip it, or several
+// times. Unless all count it is the first of them, or the end of the gap.
 func (c *clock) moments(wall time.Time) []time.Time {
 	var shown []time.Time
 	for probe := -26 * time.Hour; probe <= 26*time.Hour; probe += 13 * time.Hour {
@@ -133,8 +132,7 @@ func (c *clock) moments(wall time.Time) []time.Time {
 	return []time.Time{start}
 }
 
-// window returns the period of a call as fixed does: when it began, on the clock of
-// the calls, and how long it is.
+// window returns the period of a call as fixed does: when it began, on the clock of the calls, and how long it is.
 func (c *clock) window(at time.Duration, epoch time.Time) (start, length time.Duration) {
 	from, to := c.period(epoch.Add(at))
 	return from.Sub(epoch), to.Sub(from)

@@ -1,13 +1,11 @@
-// Package checker decides from the log of what arrived at an API whether any
-// limit of a limits.yaml was exceeded and whether anything was lost. It shares
-// no code with the limiter: it reads the file, lays overrides over "*" and
-// counts windows by itself, from the words of the documentation alone.
+// Package checker decides from the log of what arrived at an API whether any limit of a limits.yaml was exceeded and whether
+// anything was lost. It shares no code with the limiter: it reads the file, lays overrides over "*" and counts windows by itself,
+// from the words of the documentation alone.
 //
 // # What is decided
 //
-// Every rule counts separately for each scope prefix at which it stands:
-// payments, payments/acme, payments/acme/refunds. Times are whole nanoseconds
-// and all arithmetic is exact.
+// Every rule counts separately for each scope prefix at which it stands: payments, payments/acme, payments/acme/refunds. Times
+// are whole nanoseconds and all arithmetic is exact.
 //
 //   - sliding-window: the units in any half-open window [t, t+per) are at most limit.
 //   - token-bucket: the units of any calls i to j are at most
@@ -31,24 +29,19 @@
 // is no call of the rule. A call that says a plain number costs that under every rule. What a
 // caller settles later is not in the log, so an estimate is judged as it was sent.
 //
-// A rule with active is judged by the calls that arrived in its hours: in the minutes that
-// match, as the clocks of its time zone show them. Shadow rules, weights and shares bound
-// nothing.
+// A rule with active is judged by the calls that arrived in its hours: in the minutes that match, as the clocks of its time zone
+// show them. Shadow rules, weights and shares bound nothing.
 //
-// Jitter is how much later than it started an arrival may have been seen. Two
-// arrivals may then be closer together than their starts were, by that much: the
-// sliding window is judged over per-jitter, the token bucket is given the refill
-// of another jitter, a call less than jitter into a fixed window or a period may
-// belong to the one before, a call may have ended that much earlier, and one that is
-// that near to the beginning of a rule's hours may have started before. A jitter of per or
-// more leaves nothing to judge and is an error.
+// Jitter is how much later than it started an arrival may have been seen. Two arrivals may then be closer together than their
+// starts were, by that much: the sliding window is judged over per-jitter, the token bucket is given the refill of another
+// jitter, a call less than jitter into a fixed window or a period may belong to the one before, a call may have ended that much
+// earlier, and one that is that near to the beginning of a rule's hours may have started before. A jitter of per or more leaves
+// nothing to judge and is an error.
 //
 // # Share of the quota used
 //
-// A backlog waits at a scope from the first arrival until the last id has arrived
-// for the first time: until te. What comes after, such as a retry that slept, is
-// left out. The share is what was used in that time by what the rule could have
-// admitted in it:
+// A backlog waits at a scope from the first arrival until the last id has arrived for the first time: until te. What comes after,
+// such as a retry that slept, is left out. The share is what was used in that time by what the rule could have admitted in it:
 //
 //   - sliding-window: the units in the whole windows of per that fit between the first
 //     arrival and te, counted from the first arrival, by limit times their number.
@@ -86,15 +79,12 @@ type Input struct {
 	Limits *Limits
 	// Calls is what arrived, in any order. Defaults to nothing.
 	Calls []countapi.Call
-	// Epoch is the moment from which the calls' times count, to which fixed
-	// windows are aligned. Required where a rule is a fixed-window, a calendar or has hours,
-	// and where a pause ends.
+	// Epoch is the moment from which the calls' times count, to which fixed windows are aligned. Required where a rule is a
+	// fixed-window, a calendar or has hours, and where a pause ends.
 	Epoch time.Time
-	// Tasks is what should have arrived. Nil means that it is not known: then
-	// nothing can be lost or unknown. Defaults to nil.
+	// Tasks is what should have arrived. Nil means that it is not known: then nothing can be lost or unknown. Defaults to nil.
 	Tasks []Task
-	// Jitter is how much later than it started a call may have been seen.
-	// Defaults to 0.
+	// Jitter is how much later than it started a call may have been seen. Defaults to 0.
 	Jitter time.Duration
 	// PickUps is how often workers took tasks from the queue. Defaults to not known.
 	PickUps float64
@@ -144,8 +134,7 @@ type Report struct {
 	Jitter  time.Duration
 }
 
-// Exceeded says whether any limit was exceeded, a call of a scope without
-// rules or in a pause included.
+// Exceeded says whether any limit was exceeded, a call of a scope without rules or in a pause included.
 func (r *Report) Exceeded() bool {
 	return len(r.Unmatched)+len(r.Paused) > 0 || slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Exceeded })
 }
@@ -193,8 +182,7 @@ func payable(c countapi.Call) bool {
 	return c.Costs != nil || c.Cost >= 1 && c.Cost <= costBound
 }
 
-// units is what a rule counts of a call or a task. A concurrency rule counts places, and
-// only tells what they cost.
+// units is what a rule counts of a call or a task. A concurrency rule counts places, and only tells what they cost.
 func (r rule) units(cost int64, costs map[string]int64) int64 {
 	if costs == nil {
 		return cost

@@ -12,8 +12,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// epoch lies 250 ms into a second, so that aligned windows are not those that
-// count from the first call.
+// epoch lies 250 ms into a second, so that aligned windows are not those that count from the first call.
 var epoch = time.Unix(1_800_000_000, 250_000_000)
 
 const ms = time.Millisecond

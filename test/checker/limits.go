@@ -67,9 +67,8 @@ type bound struct {
 	rule  rule
 }
 
-// ParseLimits reads the text of a limits.yaml. It refuses whatever it does not
-// know, because a bound that it overlooked would pass unchecked; it is no
-// validator beyond that.
+// ParseLimits reads the text of a limits.yaml. It refuses whatever it does not know, because a bound that it overlooked would
+// pass unchecked; it is no validator beyond that.
 func ParseLimits(data []byte) (*Limits, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
@@ -253,8 +252,7 @@ func readDuration(s string) (time.Duration, error) {
 	return time.ParseDuration(s)
 }
 
-// lay returns over laid over base: rules of the same name are replaced, the
-// others stay, and so on below. Either may be nil.
+// lay returns over laid over base: rules of the same name are replaced, the others stay, and so on below. Either may be nil.
 func lay(base, over *node) *node {
 	switch {
 	case base == nil:

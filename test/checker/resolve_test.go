@@ -139,8 +139,7 @@ func randomRules(rnd *rand.Rand) string {
 	return strings.Join(rules, ", ")
 }
 
-// randomPause pauses one name in eight, lets one in eight go on, and says of others what
-// bounds nothing.
+// randomPause pauses one name in eight, lets one in eight go on, and says of others what bounds nothing.
 func randomPause(rnd *rand.Rand, indent string) string {
 	switch rnd.IntN(8) {
 	case 0:

@@ -66,8 +66,7 @@ func some(ids []string) string {
 	return text
 }
 
-// String is the report for people: a line for each scope and rule, one for the
-// whole, and what is wrong.
+// String is the report for people: a line for each scope and rule, one for the whole, and what is wrong.
 func (r *Report) String() string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -18,9 +18,8 @@ type Task struct {
 	MaxRetry int
 }
 
-// ReadTasks reads tasks as "enqueue batch" takes them, one JSON object a line.
-// A line without an id is refused, since it could not be found again. Of several
-// lines with one id the first counts.
+// ReadTasks reads tasks as "enqueue batch" takes them, one JSON object a line. A line without an id is refused, since it could
+// not be found again. Of several lines with one id the first counts.
 func ReadTasks(r io.Reader) ([]Task, error) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, 16<<20)

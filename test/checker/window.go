@@ -21,8 +21,7 @@ type worst struct {
 	excess   *big.Rat // token-bucket only: the most units above burst + limit/per*t, below zero when none
 }
 
-// slidingWorst finds the most units in any half-open window [t, t+width).
-// It is enough to look at windows that begin with a call.
+// slidingWorst finds the most units in any half-open window [t, t+width). It is enough to look at windows that begin with a call.
 func slidingWorst(calls []span, width time.Duration) (units int64, at time.Duration) {
 	var sum int64
 	first := 0
@@ -46,10 +45,9 @@ func sliding(calls []span, r rule, jitter time.Duration) worst {
 	return worst{units: units, at: at, exceeded: units > r.limit}
 }
 
-// bucket decides a token-bucket rule: the calls i to j may take no more than
-// burst + limit/per * (from[j]-from[i]+jitter), for every i <= j. What its burst does not pay of a margin
-// lengthens per and jitter: see rule.unpaid. Multiplied by per all of it is whole numbers, and the greatest
-// excess is found in one pass:
+// bucket decides a token-bucket rule: the calls i to j may take no more than burst + limit/per * (from[j]-from[i]+jitter), for
+// every i <= j. What its burst does not pay of a margin lengthens per and jitter: see rule.unpaid. Multiplied by per all of it is
+// whole numbers, and the greatest excess is found in one pass:
 //
 //	excess(i,j)*per = (per*sum(0..j) - limit*from[j]) - (per*sum(0..i-1) - limit*from[i]) - burst*per - limit*jitter
 func bucket(calls []span, r rule, jitter time.Duration) worst {
@@ -97,12 +95,10 @@ func (r rule) unpaid() time.Duration {
 	return late - time.Duration(paid.Int64())*time.Microsecond
 }
 
-// fixed decides a rule whose windows are aligned: to the unix epoch, or to a calendar;
-// window tells that of a moment. A call that was seen less than jitter after a
-// window's start may belong to the window before, and is counted there as far as
-// there is room; units of one call may be split between the two, which can only
-// excuse too much. What a window leaves over adds to the next, as far as the rule
-// rolls it over.
+// fixed decides a rule whose windows are aligned: to the unix epoch, or to a calendar; window tells that of a moment. A call that
+// was seen less than jitter after a window's start may belong to the window before, and is counted there as far as there is room;
+// units of one call may be split between the two, which can only excuse too much. What a window leaves over adds to the next, as
+// far as the rule rolls it over.
 func fixed(calls []span, r rule, jitter time.Duration, window func(time.Duration) (start, length time.Duration)) worst {
 	var w worst
 	var room int64 // left in the window before the one at hand
@@ -167,17 +163,15 @@ func opened(calls []span, r rule, jitter time.Duration) worst {
 	return w
 }
 
-// windowOf returns the number of the aligned window that holds a moment, and
-// how far into it the moment is.
+// windowOf returns the number of the aligned window that holds a moment, and how far into it the moment is.
 func windowOf(at, per time.Duration, epoch time.Time) (int64, time.Duration) {
 	ns := epoch.UnixNano() + int64(at)
 	return ns / int64(per), time.Duration(ns % int64(per))
 }
 
-// parallel decides a concurrency rule: the most calls that ran at one moment. A
-// call runs from its arrival up to, not including, its departure; one that ends
-// when another begins does not overlap it. Jitter ends every call that much
-// earlier, since its caller may have left before the API could see it.
+// parallel decides a concurrency rule: the most calls that ran at one moment. A call runs from its arrival up to, not including,
+// its departure; one that ends when another begins does not overlap it. Jitter ends every call that much earlier, since its
+// caller may have left before the API could see it.
 func parallel(calls []span, r rule, jitter time.Duration) worst {
 	type event struct {
 		at    time.Duration

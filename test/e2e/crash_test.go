@@ -27,14 +27,12 @@ limits:
       - {name: parallel, algorithm: concurrency, limit: 12, lease: 2s}
 `
 
-// "A task killed before its start runs again at any max retry; one killed while
-// running uses an attempt, as in asynq."
+// "A task killed before its start runs again at any max retry; one killed while running uses an attempt, as in asynq."
 //
 // "a last attempt that has reached an API does not run again"
 //
-// asynq brings the tasks of a dead worker back when their lease is half a minute
-// over, and looks once a minute and when a worker starts. So the test takes a
-// little more than a minute.
+// asynq brings the tasks of a dead worker back when their lease is half a minute over, and looks once a minute and when a worker
+// starts. So the test takes a little more than a minute.
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	// So that several wait for their moment, and none for another to end.
@@ -179,8 +177,7 @@ func (s *site) wake() {
 	}
 }
 
-// "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks
-// run and while they wait in their handlers.
+// "SIGTERM at any moment: exit 0, nothing lost": while it starts, while tasks run and while they wait in their handlers.
 func TestTerminatedAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, crash)
@@ -206,8 +203,7 @@ func TestTerminatedAtAnyMoment(t *testing.T) {
 	for round := range rounds {
 		before := connected()
 		w := s.begin()
-		// Once it speaks to Redis it heeds signals; before that it is a process that
-		// has not begun.
+		// Once it speaks to Redis it heeds signals; before that it is a process that has not begun.
 		redistest.WaitFor(t, "it to connect", bound, func() bool { return connected() > before })
 		moment := time.Duration(round) * time.Duration(rand.Int64N(int64(200*time.Millisecond)))
 		<-time.After(moment)

@@ -32,8 +32,7 @@ func TestHostileScopes(t *testing.T) {
 	w.Ends(0)
 }
 
-// Both programs without -redis meet at the worker's embedded server, whose port
-// only one worker can have.
+// Both programs without -redis meet at the worker's embedded server, whose port only one worker can have.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	const addr = "127.0.0.1:6390"

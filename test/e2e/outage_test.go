@@ -10,8 +10,7 @@ import (
 	"github.com/headway-go/headway/test/network"
 )
 
-// busy has 32 slots at work when Redis goes away: tasks that run, and tasks that wait for
-// four providers.
+// busy has 32 slots at work when Redis goes away: tasks that run, and tasks that wait for four providers.
 const busy = `
 limits:
   a: {rules: [{name: all, algorithm: sliding-window, limit: 100, per: 2s, margin: 500ms}]}

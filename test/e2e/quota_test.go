@@ -29,9 +29,8 @@ limits:
               - {name: refunds, algorithm: sliding-window, limit: 10, per: 1s, margin: 500ms}
 `
 
-// "Nothing over any limit in any window at the counting API, under 1, 2 and 4
-// workers, with 600 tasks at 50/s", none lost and none twice. They run one after the other,
-// beside other tests, which mostly wait.
+// "Nothing over any limit in any window at the counting API, under 1, 2 and 4 workers, with 600 tasks at 50/s", none lost and
+// none twice. They run one after the other, beside other tests, which mostly wait.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 2, 4} {

@@ -18,8 +18,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// site is all that a test runs programs against: a Redis and an API of its own,
-// and the limits between them.
+// site is all that a test runs programs against: a Redis and an API of its own, and the limits between them.
 type site struct {
 	*testing.T
 	redis     *redistest.Server

@@ -11,9 +11,8 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// "Flow is back within ten seconds of Redis, nothing is lost and nothing is over a limit":
-// one server that stops and goes on, with all that it had. One that dies writes each command to
-// disk before it answers.
+// "Flow is back within ten seconds of Redis, nothing is lost and nothing is over a limit": one server that stops and goes on,
+// with all that it had. One that dies writes each command to disk before it answers.
 func TestServerFaults(t *testing.T) {
 	t.Parallel()
 	for name, strike := range map[string]func(*testing.T, *redistest.Server){
@@ -127,8 +126,7 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
-// "Slots that move": nothing is lost and nothing is over, and tasks flow again within ten
-// seconds of the end of a move.
+// "Slots that move": nothing is lost and nothing is over, and tasks flow again within ten seconds of the end of a move.
 func TestSlotMoves(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]time.Duration{"quickly": 0, "slowly": sized(2*time.Second, 3*time.Second), "for long": 30 * time.Second} {
@@ -162,8 +160,7 @@ func newClusterSite(t *testing.T, of string) (s *site, set *redistest.ClusterSet
 	return s, set, map[string]string{"provider": "{" + called.provider + "}", "queue": "{" + called.ours + "}"}[of]
 }
 
-// apart returns names whose slots are not all one master's: the provider has one, and the
-// queues another.
+// apart returns names whose slots are not all one master's: the provider has one, and the queues another.
 func apart(set *redistest.ClusterSet) (called names) {
 	owner := map[string]*redistest.Server{}
 	pick := func(prefix string, fits func(*redistest.Server) bool) string {

@@ -1,10 +1,9 @@
 //go:build unix
 
-// Package faults holds the built programs against what happens to Redis: a master that is
-// killed and replaced, slots that move, a server that freezes, fills up, turns read-only or
-// forgets its scripts. Two workers run limited tasks, and beside them bare asynq runs as many
-// without a limit on the same servers, as the yardstick of what such a fault costs. Networks
-// that delay, cut, lose and hold back what two workers send to Redis are faults, too.
+// Package faults holds the built programs against what happens to Redis: a master that is killed and replaced, slots that move, a
+// server that freezes, fills up, turns read-only or forgets its scripts. Two workers run limited tasks, and beside them bare
+// asynq runs as many without a limit on the same servers, as the yardstick of what such a fault costs. Networks that delay, cut,
+// lose and hold back what two workers send to Redis are faults, too.
 //
 // HEADWAY_FAULTS=full runs all of them at full length, which is make faults. Otherwise the
 // tests are shorter, and some are left out.

@@ -44,10 +44,9 @@ func (s single) Client(t testing.TB) redis.UniversalClient {
 	return s.Server.Client(t)
 }
 
-// 50 starts a second: the margin, which package e2e explains, is part of the window that is kept.
-// No failover on these servers is as quick as the window, so whatever a new master has
-// forgotten, no window may hold more than the limit. The hour's rule binds nobody: it keeps what
-// has been counted, to be compared with what arrived.
+// 50 starts a second: the margin, which package e2e explains, is part of the window that is kept. No failover on these servers is
+// as quick as the window, so whatever a new master has forgotten, no window may hold more than the limit. The hour's rule binds
+// nobody: it keeps what has been counted, to be compared with what arrived.
 const limits = `
 limits:
   %s:
@@ -64,8 +63,7 @@ const (
 	workers   = 2
 )
 
-// site is two workers, two servers of bare asynq, the APIs that each pair calls, and the
-// Redis between them.
+// site is two workers, two servers of bare asynq, the APIs that each pair calls, and the Redis between them.
 type site struct {
 	*testing.T
 	servers
@@ -208,8 +206,7 @@ func (f *fleet) after(moment time.Duration) []countapi.Call {
 	return slices.DeleteFunc(f.api.Log(), func(c countapi.Call) bool { return c.Arrived <= moment })
 }
 
-// under waits until a quarter of our tasks has arrived, bare asynq works too, and as many of
-// ours run as may.
+// under waits until a quarter of our tasks has arrived, bare asynq works too, and as many of ours run as may.
 func (s *site) under() {
 	s.Helper()
 	redistest.WaitFor(s.T, "bare asynq to work", bound, func() bool { return s.bare.succeeded() >= flow })
@@ -240,8 +237,7 @@ const (
 	flow = 10
 )
 
-// flows waits until tasks of ours start again after Redis came back, and fails the test if
-// it has taken longer than flowsBy.
+// flows waits until tasks of ours start again after Redis came back, and fails the test if it has taken longer than flowsBy.
 func (s *site) flows(back time.Duration) {
 	s.Helper()
 	before := len(s.ours.api.Log()) - len(s.ours.after(back))
@@ -318,9 +314,8 @@ func (s *site) leased(f *fleet) []string {
 	return s.rdb.ZRange(context.Background(), f.leases(), 0, -1).Val()
 }
 
-// revive has asynq bring back at once what nobody works at: what a server handed out and forgot
-// to say so, or forgot the end of. By itself asynq does it within two minutes: when the task's
-// lease has been over for half a minute, and then by its next look.
+// revive has asynq bring back at once what nobody works at: what a server handed out and forgot to say so, or forgot the end of.
+// By itself asynq does it within two minutes: when the task's lease has been over for half a minute, and then by its next look.
 func (s *site) revive(f *fleet, held []string, revived map[string]bool) {
 	s.Helper()
 	for _, id := range held {
@@ -386,9 +381,8 @@ func (s *site) timeline() string {
 	return strings.Join(lines, "\n")
 }
 
-// lost fails the test unless the fault explains why a task never arrived: its server forgot
-// how the task stood, as it would have forgotten it of bare asynq's. A task without retries
-// that had begun may have ended with that.
+// lost fails the test unless the fault explains why a task never arrived: its server forgot how the task stood, as it would have
+// forgotten it of bare asynq's. A task without retries that had begun may have ended with that.
 func (s *site) lost(id string, forgets bool) {
 	s.Helper()
 	info, err := s.inspector.GetTaskInfo(s.ours.queue, id)

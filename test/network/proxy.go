@@ -1,6 +1,5 @@
-// Package network stands between a program and its Redis, and does to their
-// connections what networks do: it delays what they carry, closes them, refuses new
-// ones, holds everything back, and loses replies.
+// Package network stands between a program and its Redis, and does to their connections what networks do: it delays what they
+// carry, closes them, refuses new ones, holds everything back, and loses replies.
 //
 // The package imports testing and may be imported by tests only.
 package network
@@ -28,9 +27,8 @@ const (
 	piecesInFlight = 4096
 )
 
-// Proxy passes connections on to one server. Without further calls it changes nothing.
-// Its methods take effect at once, for connections that are open too, and are safe for
-// concurrent use.
+// Proxy passes connections on to one server. Without further calls it changes nothing. Its methods take effect at once, for
+// connections that are open too, and are safe for concurrent use.
 type Proxy struct {
 	t        testing.TB
 	upstream string
@@ -49,8 +47,7 @@ type Proxy struct {
 	lost     int
 }
 
-// NewProxy listens on a free port of the loopback and passes connections on to the
-// server at upstream, host:port. It ends with t.
+// NewProxy listens on a free port of the loopback and passes connections on to the server at upstream, host:port. It ends with t.
 func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, upstream: upstream, links: map[*link]bool{}, passable: make(chan struct{})}
@@ -76,17 +73,15 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 // Addr returns the host:port at which the proxy listens.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Delay makes everything arrive so much later, in each direction; jitter is by how much
-// each piece may differ from that, either way. Bytes keep their order, and any number
-// of them may be under way.
+// Delay makes everything arrive so much later, in each direction; jitter is by how much each piece may differ from that, either
+// way. Bytes keep their order, and any number of them may be under way.
 func (p *Proxy) Delay(delay, jitter time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay, p.jitter = delay, jitter
 }
 
-// Cut closes all connections, as a firewall that resets them does. What they carry is
-// dropped.
+// Cut closes all connections, as a firewall that resets them does. What they carry is dropped.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,8 +90,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse makes every further connection fail with "connection refused", until Accept.
-// Open connections stay.
+// Refuse makes every further connection fail with "connection refused", until Accept. Open connections stay.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,9 +114,8 @@ func (p *Proxy) Accept() {
 	p.t.Fatalf("network: %s is taken: %v", p.addr, err)
 }
 
-// Partition holds back everything, in both directions, and closes nothing: connections
-// are made, and nobody answers. Heal delivers what was held back, that of senders who
-// have given up included, as TCP does.
+// Partition holds back everything, in both directions, and closes nothing: connections are made, and nobody answers. Heal
+// delivers what was held back, that of senders who have given up included, as TCP does.
 func (p *Proxy) Partition() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,9 +134,8 @@ func (p *Proxy) Heal() {
 	}
 }
 
-// LoseReplies loses every n-th piece that the server sends, of all connections together: the
-// server has done what it was asked, the reply or its rest never comes, and the connection is
-// closed. 0 loses none.
+// LoseReplies loses every n-th piece that the server sends, of all connections together: the server has done what it was asked,
+// the reply or its rest never comes, and the connection is closed. 0 loses none.
 func (p *Proxy) LoseReplies(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

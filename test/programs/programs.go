@@ -1,5 +1,4 @@
-// Package programs builds worker and enqueue and runs them as people do, for the tests
-// of several packages.
+// Package programs builds worker and enqueue and runs them as people do, for the tests of several packages.
 //
 // A package that runs them writes
 //
@@ -46,8 +45,7 @@ func Main(tests func() int) int {
 	return tests()
 }
 
-// build builds both programs, once, in their own module: test/bench asks for other versions of
-// what they import.
+// build builds both programs, once, in their own module: test/bench asks for other versions of what they import.
 var build = sync.OnceValue(func() error {
 	const module = "github.com/headway-go/headway"
 	top, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
@@ -149,8 +147,7 @@ func (p *Program) Terminate() { p.Signal(syscall.SIGTERM) }
 // Signal sends a signal; a program that has ended gets none.
 func (p *Program) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Says waits until stderr has text, and fails the test if it has not within Bound or
-// when the program ends.
+// Says waits until stderr has text, and fails the test if it has not within Bound or when the program ends.
 func (p *Program) Says(text string) {
 	p.t.Helper()
 	redistest.WaitFor(p.t, fmt.Sprintf("%s to say %q", p.name, text), Bound, func() bool {
@@ -165,8 +162,7 @@ func (p *Program) Says(text string) {
 	})
 }
 
-// Ends waits until the program has ended, Bound at most, and fails the test unless its
-// exit code is the one wanted.
+// Ends waits until the program has ended, Bound at most, and fails the test unless its exit code is the one wanted.
 func (p *Program) Ends(code int) {
 	p.t.Helper()
 	timer := time.NewTimer(Bound)

@@ -99,8 +99,7 @@ func keys(t *testing.T, rdb *redis.Client, pattern string) []string {
 	return found
 }
 
-// "Under these limits a task of pay ments/{acme} has the keys below it", and
-// every one of them has a TTL.
+// "Under these limits a task of pay ments/{acme} has the keys below it", and every one of them has a TTL.
 func TestKeysAreAsWritten(t *testing.T) {
 	t.Parallel()
 	page := parsePage("docs/keys.md", section(t, "docs/keys.md", "Names"))

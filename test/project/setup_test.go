@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// machine is a system that has the given programs and no others. Each writes
-// down how it was called.
+// machine is a system that has the given programs and no others. Each writes down how it was called.
 type machine struct {
 	t   *testing.T
 	dir string

@@ -10,11 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// User makes a user who may touch only keys that match one of patterns, and
-// returns a client logged in as it, closed when t ends. Patterns are Redis
-// globs; Literal turns keys into patterns that match them alone. Commands are
-// names ("evalsha"), categories ("@read") or whole rules ("-get", "%R~key"); without any,
-// every command is allowed. The user may subscribe to no channel.
+// User makes a user who may touch only keys that match one of patterns, and returns a client logged in as it, closed when t ends.
+// Patterns are Redis globs; Literal turns keys into patterns that match them alone. Commands are names ("evalsha"), categories
+// ("@read") or whole rules ("-get", "%R~key"); without any, every command is allowed. The user may subscribe to no channel.
 func (s *Server) User(t testing.TB, patterns []string, commands ...string) *redis.Client {
 	t.Helper()
 	n := shared.passwords.Add(1)

@@ -12,8 +12,7 @@ import (
 // the limiter's scripts take its time for Redis's own. Keys expire by the server's own clock all
 // the same, so a test whose clock moves for less than a minute of real time sees none expire.
 //
-// The scripts' first argument is a number that stands for the clock, and "" in production. It is
-// safe for concurrent use.
+// The scripts' first argument is a number that stands for the clock, and "" in production. It is safe for concurrent use.
 type Clock struct {
 	Around
 	now atomic.Int64

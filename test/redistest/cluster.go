@@ -76,8 +76,7 @@ func (set *ClusterSet) URL() string {
 	return "redis+cluster://" + set.Nodes[0].Addr() + "?addr=" + set.Nodes[1].Addr() + "&addr=" + set.Nodes[2].Addr()
 }
 
-// Client returns a client that looks every half a second who owns which slots, closed when
-// t ends.
+// Client returns a client that looks every half a second who owns which slots, closed when t ends.
 func (set *ClusterSet) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	opts := &redis.ClusterOptions{
@@ -90,8 +89,7 @@ func (set *ClusterSet) Client(t testing.TB) redis.UniversalClient {
 	return closing(t, redis.NewClusterClient(opts))
 }
 
-// Owner returns the master of a key's slot by what most nodes say, nil where none has more
-// than half of them.
+// Owner returns the master of a key's slot by what most nodes say, nil where none has more than half of them.
 func (set *ClusterSet) Owner(key string) *Server {
 	votes := map[string]int{}
 	for _, node := range set.Nodes {
@@ -160,8 +158,7 @@ func whole(ctx context.Context, c *redis.Client) error {
 	return err
 }
 
-// ownerOf is the address of the master of a key's slot as this node knows it, "" while it
-// knows none.
+// ownerOf is the address of the master of a key's slot as this node knows it, "" while it knows none.
 func (s *Server) ownerOf(key string) string {
 	err := s.ask(func(ctx context.Context, c *redis.Client) error { return c.Exists(ctx, key).Err() })
 	switch {

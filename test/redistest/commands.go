@@ -9,11 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Commands returns how often the server ran each command while f ran, by lower
-// case name ("evalsha", "client|list"). A command that a script calls counts
-// beside the script itself, as Redis counts it. INFO, and what clients send
-// when they connect (HELLO, AUTH, CLIENT SETNAME and SETINFO), are left out.
-// Redis counts for the whole server: for an exact answer f must be all that
+// Commands returns how often the server ran each command while f ran, by lower case name ("evalsha", "client|list"). A command
+// that a script calls counts beside the script itself, as Redis counts it. INFO, and what clients send when they connect (HELLO,
+// AUTH, CLIENT SETNAME and SETINFO), are left out. Redis counts for the whole server: for an exact answer f must be all that
 // talks to it, so take client from a NewServer.
 func Commands(t testing.TB, client redis.UniversalClient, f func()) map[string]int {
 	t.Helper()

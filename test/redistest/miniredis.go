@@ -11,10 +11,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Miniredis returns a Redis written in Go whose keys expire by the clock, and a
-// client of it, both closed when t ends. Client and server speak over a pipe in
-// memory, so that both work in a testing/synctest bubble; give that bubble's own
-// t. It has no address: further clients use MiniredisOptions.
+// Miniredis returns a Redis written in Go whose keys expire by the clock, and a client of it, both closed when t ends. Client and
+// server speak over a pipe in memory, so that both work in a testing/synctest bubble; give that bubble's own t. It has no
+// address: further clients use MiniredisOptions.
 func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
@@ -28,9 +27,8 @@ func Miniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	return m, closing(t, redis.NewClient(MiniredisOptions(m)))
 }
 
-// dials is read-locked while a client dials a miniredis. A limiter's background work may dial when its test
-// is over: while Close waits for the connections, that is a data race in miniredis, and after it the server
-// would start again.
+// dials is read-locked while a client dials a miniredis. A limiter's background work may dial when its test is over: while Close
+// waits for the connections, that is a data race in miniredis, and after it the server would start again.
 var dials sync.RWMutex
 
 func dial(m *miniredis.Miniredis) (net.Conn, error) {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// socket is a client's end of a pipe in memory that takes what the server writes as it
-// comes, as a socket does: a pipe has no room in it, and of a long pipeline the replies
-// would have to be read while it is written.
+// socket is a client's end of a pipe in memory that takes what the server writes as it comes, as a socket does: a pipe has no
+// room in it, and of a long pipeline the replies would have to be read while it is written.
 type socket struct {
 	net.Conn
 	more chan struct{} // holds one when there may be something new for a Read

@@ -4,18 +4,14 @@
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 //
-// and then asks for Client and Prefix in each test. One private redis-server
-// runs per test package: on a free port of the loopback, in a temporary
-// directory, with nothing kept on disk. It starts with the first test that asks
-// for it and ends with the package; on Linux it ends even when the test binary
-// is killed. Tests of one package share it, each under the names its Prefix
-// gives, so nothing needs flushing and every test may run in parallel. A test
-// that needs a server to itself (to kill it, to count its commands, to give it
-// other settings) takes NewServer, and no TestMain for it.
+// and then asks for Client and Prefix in each test. One private redis-server runs per test package: on a free port of the
+// loopback, in a temporary directory, with nothing kept on disk. It starts with the first test that asks for it and ends with the
+// package; on Linux it ends even when the test binary is killed. Tests of one package share it, each under the names its Prefix
+// gives, so nothing needs flushing and every test may run in parallel. A test that needs a server to itself (to kill it, to count
+// its commands, to give it other settings) takes NewServer, and no TestMain for it.
 //
-// Where redis-server is not installed the tests fail and say how to get it;
-// they are never skipped. The environment variable REDIS_SERVER names the
-// program to run instead of the redis-server on the PATH.
+// Where redis-server is not installed the tests fail and say how to get it; they are never skipped. The environment variable
+// REDIS_SERVER names the program to run instead of the redis-server on the PATH.
 //
 // The package imports testing and may be imported by tests only.
 package redistest
@@ -66,9 +62,8 @@ func (l *lazy) get(opts Options) (*Server, error) {
 	return l.server, l.err
 }
 
-// Main runs the tests of a package and returns their exit code, having stopped
-// the servers that they shared. It starts none itself. What go-redis prints about
-// its connections is printed at the end, and only if tests fail.
+// Main runs the tests of a package and returns their exit code, having stopped the servers that they shared. It starts none
+// itself. What go-redis prints about its connections is printed at the end, and only if tests fail.
 func Main(m *testing.M) int {
 	shared.main.Store(true)
 	said := &clientLog{}
@@ -121,16 +116,14 @@ func Addr() string {
 	return s.Addr()
 }
 
-// Client returns a client of the package's own server, closed when t ends.
-// Every test shares the database: name keys by Prefix.
+// Client returns a client of the package's own server, closed when t ends. Every test shares the database: name keys by Prefix.
 func Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return Shared(t).Client(t)
 }
 
-// Cluster returns a client of a Redis Cluster of one node that owns all slots,
-// closed when t ends. The package's tests share the node, which starts with the
-// first call and takes about two seconds to call itself a cluster.
+// Cluster returns a client of a Redis Cluster of one node that owns all slots, closed when t ends. The package's tests share the
+// node, which starts with the first call and takes about two seconds to call itself a cluster.
 func Cluster(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	s, err := shared.cluster.get(Options{Cluster: true})
@@ -143,17 +136,14 @@ func Cluster(t testing.TB) *redis.ClusterClient {
 	}))
 }
 
-// User makes a user on the package's own server and returns a client logged in
-// as it; see Server.User.
+// User makes a user on the package's own server and returns a client logged in as it; see Server.User.
 func User(t testing.TB, patterns []string, commands ...string) *redis.Client {
 	t.Helper()
 	return Shared(t).User(t, patterns, commands...)
 }
 
-// Prefix returns a name that no other call in this package returns, such as
-// "t7_testallow_burst". It holds lower-case letters, digits and "_" only, so
-// that it can begin a key, a scope, a queue name or an ACL pattern alike, and is
-// at most 48 bytes long.
+// Prefix returns a name that no other call in this package returns, such as "t7_testallow_burst". It holds lower-case letters,
+// digits and "_" only, so that it can begin a key, a scope, a queue name or an ACL pattern alike, and is at most 48 bytes long.
 func Prefix(t testing.TB) string {
 	t.Helper()
 	name := strings.Map(func(r rune) rune {

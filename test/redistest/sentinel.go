@@ -17,9 +17,8 @@ const (
 	// MasterName is the name by which the sentinels of a SentinelSet know its master.
 	MasterName = "main"
 
-	// missing is for how long a master must be silent before it is taken for dead. It bounds
-	// how quickly tests fail over, and how long a busy machine may hold a server up before
-	// one fails over that nobody killed.
+	// missing is for how long a master must be silent before it is taken for dead. It bounds how quickly tests fail over, and how
+	// long a busy machine may hold a server up before one fails over that nobody killed.
 	missing = 2 * time.Second
 
 	// formBound is how long several servers may need to find each other, or to agree on a

@@ -22,24 +22,20 @@ const (
 	startBound = 30 * time.Second // a cluster node alone needs two seconds
 	dialTries  = 8
 
-	// Ports come from below the range from which Linux takes the local ports of
-	// outgoing connections (32768 and up), and so do the bus ports of cluster
-	// nodes, which stand 10000 above.
+	// Ports come from below the range from which Linux takes the local ports of outgoing connections (32768 and up), and so do
+	// the bus ports of cluster nodes, which stand 10000 above.
 	firstPort, lastPort = 20000, 22700
 )
 
 // Options is how a private server differs from the ordinary one. The zero
 // value is a server without a password, alone, that keeps nothing on disk.
 type Options struct {
-	// Args are further arguments of redis-server, which override those that
-	// this package gives: {"--appendonly", "yes", "--maxmemory", "8mb"}.
-	// Defaults to none.
+	// Args are further arguments of redis-server, which override those that this package gives: {"--appendonly", "yes",
+	// "--maxmemory", "8mb"}. Defaults to none.
 	Args []string
-	// Password is what clients must give (requirepass). Server.Client does.
-	// Defaults to no password.
+	// Password is what clients must give (requirepass). Server.Client does. Defaults to no password.
 	Password string
-	// Cluster makes the server a cluster of one node that owns all slots.
-	// Defaults to false.
+	// Cluster makes the server a cluster of one node that owns all slots. Defaults to false.
 	Cluster bool
 
 	member   bool   // a node of a cluster that NewCluster forms
@@ -75,15 +71,13 @@ func NewServer(t testing.TB, opts ...Options) *Server {
 // Addr returns the server's host:port, which Restart keeps.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Client returns a client of the server, closed when t ends. It sends nothing
-// when it connects beyond what the protocol needs.
+// Client returns a client of the server, closed when t ends. It sends nothing when it connects beyond what the protocol needs.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return closing(t, redis.NewClient(s.clientOptions()))
 }
 
-// Kill9 ends the server as a crash would, and returns when it is gone. It does
-// nothing to a server that is not running.
+// Kill9 ends the server as a crash would, and returns when it is gone. It does nothing to a server that is not running.
 func (s *Server) Kill9() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,9 +96,8 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Restart starts the server again at the same address and in the same
-// directory, stopping it first where it runs. What the server had on disk it
-// has again.
+// Restart starts the server again at the same address and in the same directory, stopping it first where it runs. What the server
+// had on disk it has again.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if err := s.stop(); err != nil {
@@ -252,8 +245,7 @@ func (s *Server) probe(ctx context.Context, c *redis.Client, proc *process) erro
 	return formCluster(ctx, c)
 }
 
-// formCluster gives the node all slots, once, and says whether the cluster
-// has noticed.
+// formCluster gives the node all slots, once, and says whether the cluster has noticed.
 func formCluster(ctx context.Context, c *redis.Client) error {
 	info, err := c.ClusterInfo(ctx).Result()
 	switch {

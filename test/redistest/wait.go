@@ -20,17 +20,15 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// WaitFor returns when cond answers true and fails t when it has not within
-// bound, or within Stretch(0) if that is longer; what completes the sentence "waited in vain for …". It looks at once,
-// then every two milliseconds, in the caller's goroutine, which must be the
-// test's own.
+// WaitFor returns when cond answers true and fails t when it has not within bound, or within Stretch(0) if that is longer; what
+// completes the sentence "waited in vain for …". It looks at once, then every two milliseconds, in the caller's goroutine, which
+// must be the test's own.
 func WaitFor(t testing.TB, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
 	waitEvery(t, waitStep, what, bound, cond)
 }
 
-// WaitAsking is WaitFor for a cond that asks servers and would keep them busy: it looks at
-// once, then twenty times a second.
+// WaitAsking is WaitFor for a cond that asks servers and would keep them busy: it looks at once, then twenty times a second.
 func WaitAsking(t testing.TB, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
 	waitEvery(t, askStep, what, bound, cond)

@@ -50,9 +50,8 @@ func (r Rule) slack(pad int64) (slack, rest int64) {
 	return slack, late - slack
 }
 
-// unitTime is q/p: per/limit, "in lowest terms where p ≤ 2^25, p·slack < 2^52 and burst·q < 2^52.
-// Otherwise q is the largest that these allow, p what that comes to, rounded down, and q what p
-// comes to, rounded up".
+// unitTime is q/p: per/limit, "in lowest terms where p ≤ 2^25, p·slack < 2^52 and burst·q < 2^52. Otherwise q is the largest that
+// these allow, p what that comes to, rounded down, and q what p comes to, rounded up".
 func unitTime(r Rule, per, slack int64) *big.Rat {
 	const most = 1<<52 - 1
 	exact := big.NewRat(per, r.Limit)

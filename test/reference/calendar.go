@@ -27,9 +27,8 @@ func (k *calendar) count(from int64) (n int64) {
 	return n
 }
 
-// carry is what the periods before the one that begins at from left over: "carry = min(rollover,
-// limit + carry of the period before − its units)", and "0 before the period has begun". "Periods in
-// a row in which nothing was granted count as one."
+// carry is what the periods before the one that begins at from left over: "carry = min(rollover, limit + carry of the period
+// before − its units)", and "0 before the period has begun". "Periods in a row in which nothing was granted count as one."
 func (k *calendar) carry(now, from int64) int64 {
 	if len(k.seen) == 0 || from <= k.seen[0] || now < from {
 		return 0
@@ -89,9 +88,8 @@ func (k *calendar) charge(now, s, c int64, id string) {
 	k.list = append(k.list, units{id, s, end, c})
 }
 
-// refund: nothing comes back "of a period that is not remembered any more", which are all but the
-// latest two: the one at hand and the one before it, or the next where that has units already. The
-// place in the pace stays empty, "unless it was charged last".
+// refund: nothing comes back "of a period that is not remembered any more", which are all but the latest two: the one at hand and
+// the one before it, or the next where that has units already. The place in the pace stays empty, "unless it was charged last".
 func (k *calendar) refund(now int64, id string) {
 	i := slices.IndexFunc(k.list, func(u units) bool { return u.id == id })
 	if i < 0 || k.list[i].start < k.oldest(now) {

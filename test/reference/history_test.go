@@ -339,8 +339,7 @@ func until(t, now int64) int64 {
 	return t - now
 }
 
-// probe holds a wait to its word: a microsecond before it the same request is denied, and at it it
-// is granted. It needs no model.
+// probe holds a wait to its word: a microsecond before it the same request is denied, and at it it is granted. It needs no model.
 func (h *history) probe(req request, d throttle.Decision) {
 	h.counts.probed++
 	denied := h.at

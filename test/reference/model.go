@@ -1,11 +1,9 @@
-// Package reference is a second opinion on every decision: a model of each algorithm, written
-// from README.md, docs/algorithms.md, docs/limits.md and docs/costs.md alone. It is plain and
-// slow: it keeps every charge, works in exact fractions, and searches where the limiter
-// calculates. It shares no code with the limiter, and its author had not read it.
+// Package reference is a second opinion on every decision: a model of each algorithm, written from README.md, docs/algorithms.md,
+// docs/limits.md and docs/costs.md alone. It is plain and slow: it keeps every charge, works in exact fractions, and searches
+// where the limiter calculates. It shares no code with the limiter, and its author had not read it.
 //
-// Its tests drive the limiter on a real Redis and on miniredis through random histories, and
-// compare each answer to the microsecond. Where the pages do not say enough to write the model,
-// the pages are at fault.
+// Its tests drive the limiter on a real Redis and on miniredis through random histories, and compare each answer to the
+// microsecond. Where the pages do not say enough to write the model, the pages are at fault.
 package reference
 
 import (
@@ -70,8 +68,7 @@ type State struct {
 
 // counter is the state of one rule at one scope.
 type counter interface {
-	// first returns the first moment from t on at which c units may start, each moment judged by
-	// what is known at known of it.
+	// first returns the first moment from t on at which c units may start, each moment judged by what is known at known of it.
 	first(known func(int64) int64, t, c int64) int64
 	// charge counts c units that start at s, under an id.
 	charge(now, s, c int64, id string)
@@ -122,8 +119,7 @@ func (w *World) counter(c Charge) counter {
 	return w.counters[c.Place]
 }
 
-// Decide answers a request and, where take says so, charges it: under all rules of the path at
-// the joint start, or under none.
+// Decide answers a request and, where take says so, charges it: under all rules of the path at the joint start, or under none.
 func (w *World) Decide(now, ahead int64, id string, path []Charge, take bool) Answer {
 	a := Answer{Start: w.joint(now, path, func(int64) int64 { return now })}
 	if a.Allowed = a.Start != Never && a.Start-now <= ahead; !a.Allowed {

@@ -102,10 +102,9 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// docs/algorithms.md: "The sections below define each algorithm to the unit and the microsecond. A model
-// that was written from this page alone answers as the limiter does". In random histories every answer is the model's; nothing is ever over the
-// rule's bound; and a wait is exact: a microsecond before it the same request is denied, and at it it
-// is granted.
+// docs/algorithms.md: "The sections below define each algorithm to the unit and the microsecond. A model that was written from
+// this page alone answers as the limiter does". In random histories every answer is the model's; nothing is ever over the rule's
+// bound; and a wait is exact: a microsecond before it the same request is denied, and at it it is granted.
 func TestDecisionsAreAsThePagesSay(t *testing.T) {
 	t.Parallel()
 	first, steps := number(t, "HISTORY_SEED", 1), number(t, "HISTORY_STEPS", 0)
@@ -181,10 +180,9 @@ func TestJudgeFindsOneOver(t *testing.T) {
 	}
 }
 
-// "A run that starts up to the pad after its moment is still within its limits", and "the bound also holds
-// where calls arrive, if their transit times differ by no more than the margin": whatever was granted, each
-// call late by up to the pad and the margin, keeps the bound: a window's always, a bucket's over per and
-// longer, and where its burst pays for the margin over any time.
+// "A run that starts up to the pad after its moment is still within its limits", and "the bound also holds where calls arrive, if
+// their transit times differ by no more than the margin": whatever was granted, each call late by up to the pad and the margin,
+// keeps the bound: a window's always, a bucket's over per and longer, and where its burst pays for the margin over any time.
 func TestLateStartsKeepTheBound(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]func(*history) policy.Rule{"token bucket": bucketRule, "token bucket with a margin": marginRule, "sliding window": slidingRule, "fixed window": fixedRule, "window on use": openingRule, "calendar": calendarRule} {

@@ -13,8 +13,7 @@ import (
 	"github.com/headway-go/headway/worker"
 )
 
-// quota is an API that admits so many calls in each second, and refuses all others until the
-// next one begins.
+// quota is an API that admits so many calls in each second, and refuses all others until the next one begins.
 type quota struct {
 	limit int
 
@@ -68,9 +67,8 @@ func (c *course) both(q *quota, tell bool) {
 const twice = "{rules: [{name: all, algorithm: token-bucket, limit: 1000, per: 1s, burst: 50}], " +
 	"scopes: {'*': {rules: [{name: own, algorithm: token-bucket, limit: 100, per: 1s}]}}}"
 
-// An API that admits 60 % of what is configured, and does not say so: each refusal stops all
-// workers in one round trip, other tenants go on, and the API's quota is used without a storm
-// of refusals.
+// An API that admits 60 % of what is configured, and does not say so: each refusal stops all workers in one round trip, other
+// tenants go on, and the API's quota is used without a storm of refusals.
 func TestSmallerQuotaIsLearned(t *testing.T) {
 	long(t)
 	run(t, twice, func(c *course) {
@@ -89,8 +87,7 @@ func TestSmallerQuotaIsLearned(t *testing.T) {
 		if wait := runs[last].at.Sub(runs[0].at); wait > 4*time.Second {
 			c.Errorf("the other tenant's %d tasks took %v, at 100 a second", others, wait)
 		}
-		// The answer takes a millisecond, telling a round trip, and what was granted before
-		// that starts.
+		// The answer takes a millisecond, telling a round trip, and what was granted before that starts.
 		for i, at := range q.refused {
 			if i == 0 || at.Sub(q.refused[i-1]) > 100*time.Millisecond {
 				if more := refusedBy(q.refused[i:], at.Add(300*time.Millisecond)); more > 32 {

@@ -22,9 +22,8 @@ func (c *course) change(rules string) {
 // after returns how long after a moment the nth start came, from 1.
 func after(began time.Time, runs []ran, n int) time.Duration { return runs[n-1].at.Sub(began) }
 
-// "A raised limit takes effect at once for tasks that already wait", whatever they wait
-// for: the next of a slow rate, a rule that is suspended, a window that is used up, a
-// place. In two processes, of which one holds a task.
+// "A raised limit takes effect at once for tasks that already wait", whatever they wait for: the next of a slow rate, a rule that
+// is suspended, a window that is used up, a place. In two processes, of which one holds a task.
 func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 	const raised = "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}"
 	for name, rules := range map[string]string{
@@ -62,8 +61,7 @@ func TestRaisedLimitTakesEffectAtOnce(t *testing.T) {
 	}
 }
 
-// "A lowered limit from now on": tasks that had their turns told by the old one come by
-// the new, and none is over it.
+// "A lowered limit from now on": tasks that had their turns told by the old one come by the new, and none is over it.
 func TestLoweredLimitCountsFromNowOn(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {

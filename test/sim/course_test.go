@@ -23,9 +23,8 @@ import (
 	"github.com/headway-go/headway/worker/metrics"
 )
 
-// course is a world in which nothing fails but what a test breaks, for what the
-// schedule promises in figures: in fake time they are the schedule's own, whatever
-// else the machine does.
+// course is a world in which nothing fails but what a test breaks, for what the schedule promises in figures: in fake time they
+// are the schedule's own, whatever else the machine does.
 type course struct {
 	*world
 
@@ -78,9 +77,8 @@ func long(t *testing.T) {
 	}
 }
 
-// serve starts a worker process, of which hooks see what it asks of Redis. It runs 32
-// tasks at a time unless told, whatever the machine: of a few slots the last is kept
-// from those who wait, at the price of a pick-up.
+// serve starts a worker process, of which hooks see what it asks of Redis. It runs 32 tasks at a time unless told, whatever the
+// machine: of a few slots the last is kept from those who wait, at the price of a pick-up.
 func (c *course) serve(serving asynq.Config, hooks ...redis.Hook) {
 	if serving.Concurrency == 0 {
 		serving.Concurrency = 32
@@ -139,8 +137,7 @@ func (c *course) costly(n int, cost int64) {
 	}
 }
 
-// finish waits until n tasks have started, each once, and returns the starts in
-// their order.
+// finish waits until n tasks have started, each once, and returns the starts in their order.
 func (c *course) finish(n int) (runs []ran) {
 	c.Helper()
 	once := map[string]bool{}
@@ -183,9 +180,8 @@ func (c *course) pickedUp(tasks int, most float64) {
 	}
 }
 
-// "asynq sleeps between its looks at an empty queue": with asynq's own interval of a
-// second, and a task released 20 ms before its start, 8 % of a limit was used, at 9
-// pick-ups a task.
+// "asynq sleeps between its looks at an empty queue": with asynq's own interval of a second, and a task released 20 ms before its
+// start, 8 % of a limit was used, at 9 pick-ups a task.
 func TestPollInterval(t *testing.T) {
 	run(t, "{rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s}]}", func(c *course) {
 		const n = 300
@@ -196,9 +192,8 @@ func TestPollInterval(t *testing.T) {
 	})
 }
 
-// "nothing here decides by a time that was worked out before": others who do not stand
-// in line take a third of the units, further ahead than tasks are released, so that
-// every time which was told drifts. By stored times a task was picked up 12 to 81 times.
+// "nothing here decides by a time that was worked out before": others who do not stand in line take a third of the units, further
+// ahead than tasks are released, so that every time which was told drifts. By stored times a task was picked up 12 to 81 times.
 func TestTurnsDoNotDrift(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 40, per: 1s}]}", func(c *course) {
@@ -231,9 +226,8 @@ func TestTurnsDoNotDrift(t *testing.T) {
 	})
 }
 
-// "what is still out is set aside": two processes share the rounds, and either may
-// pick up what the other has released. Without it a task was picked up 1.5 to 2.4 times.
-// When both begin at once, one takes what both have released, some twenty more than it
+// "what is still out is set aside": two processes share the rounds, and either may pick up what the other has released. Without
+// it a task was picked up 1.5 to 2.4 times. When both begin at once, one takes what both have released, some twenty more than it
 // has slots for.
 func TestTwoProcessesReleaseNoMore(t *testing.T) {
 	long(t)
@@ -247,9 +241,8 @@ func TestTwoProcessesReleaseNoMore(t *testing.T) {
 	})
 }
 
-// "A start that came too late is given back and decided anew, first of all": no unit
-// of a long window is lost, which would put a task off by a window, and no place: a
-// task that was late once went 9,700 places back.
+// "A start that came too late is given back and decided anew, first of all": no unit of a long window is lost, which would put a
+// task off by a window, and no place: a task that was late once went 9,700 places back.
 func TestLateStartsLoseNothing(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 30, per: 1m}]}", func(c *course) {
@@ -280,9 +273,8 @@ func TestLateStartsLoseNothing(t *testing.T) {
 	})
 }
 
-// "each waiting task is in its scheduled or retry set for a time after its turn is
-// expected": no healthy run needs that time, under a rule that frees a window's units
-// at once either. Spaced evenly it came too early, for 1.45 pick-ups a task.
+// "each waiting task is in its scheduled or retry set for a time after its turn is expected": no healthy run needs that time,
+// under a rule that frees a window's units at once either. Spaced evenly it came too early, for 1.45 pick-ups a task.
 func TestSafetyNetIsNotNeeded(t *testing.T) {
 	long(t)
 	run(t, "{rules: [{name: r, algorithm: sliding-window, limit: 100, per: 1m}]}", func(c *course) {
@@ -407,9 +399,8 @@ func TestBacklogIsInNobodysWay(t *testing.T) {
 	})
 }
 
-// "What frees units (a run that ends, a grant given back) makes the rounds of its rules
-// due at once", and this process looks: a place that is free is taken, not at the next
-// look that was to come, half a second later.
+// "What frees units (a run that ends, a grant given back) makes the rounds of its rules due at once", and this process looks: a
+// place that is free is taken, not at the next look that was to come, half a second later.
 func TestFreedPlaceIsTaken(t *testing.T) {
 	for name, processes := range map[string]int{"one process": 1, "two processes": 2} {
 		t.Run(name, func(t *testing.T) {

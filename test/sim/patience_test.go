@@ -33,10 +33,9 @@ func (c *course) impatient(e *ends) {
 	})
 }
 
-// "asynq brings a waiting task back when its patience ends, even if its turn is far, so
-// that it is judged within two seconds": under a rule that no clock frees, where a task
-// comes about once a minute otherwise. "Restarts change nothing": half-way the worker
-// stops, and another is started in its place. "max_wait goes on in a pause", and ends no earlier for one that is known to
+// "asynq brings a waiting task back when its patience ends, even if its turn is far, so that it is judged within two seconds":
+// under a rule that no clock frees, where a task comes about once a minute otherwise. "Restarts change nothing": half-way the
+// worker stops, and another is started in its place. "max_wait goes on in a pause", and ends no earlier for one that is known to
 // last longer: a bubble begins an hour before the end of the last.
 func TestPatienceIsNoticed(t *testing.T) {
 	const closed, open = "rules: [{name: r, algorithm: fixed-window, limit: 0, per: 1h, max_wait: 45s}]", "rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, max_wait: 45s}]"

@@ -38,10 +38,9 @@ func of(runs []ran, scope string, from, to time.Time) (some []ran) {
 	return some
 }
 
-// docs/limits.md: nothing starts in a pause but in its first second; who waits keeps the
-// order, and goes on within half a second when it is lifted, or ends by itself; siblings
-// go on, and have what the others leave. At random moments, for random times, in two
-// processes.
+// docs/limits.md: nothing starts in a pause but in its first second; who waits keeps the order, and goes on within half a second
+// when it is lifted, or ends by itself; siblings go on, and have what the others leave. At random moments, for random times, in
+// two processes.
 func TestPause(t *testing.T) {
 	long(t)
 	const account, tenant = "{name: account, algorithm: token-bucket, limit: 60, per: 1s}", "{name: tenant, algorithm: sliding-window, limit: 40, per: 1s}"

@@ -54,12 +54,10 @@ limits:
 
 var days = flag.Float64("days", 0.02, "how long each simulation lasts, in days of its own")
 
-// "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers
-// that are killed and restarted, hours with none, tasks deleted and run by hand, limits that
-// are paused and lowered, a calendar that moves to another zone, runs that spend less or more
-// than they said, and a Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at
-// random, and SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor
-// takes less than a minute.
+// "Nothing lost, nothing over, bounded waiting": traffic of 50 tenants, with workers that are killed and restarted, hours with
+// none, tasks deleted and run by hand, limits that are paused and lowered, a calendar that moves to another zone, runs that spend
+// less or more than they said, and a Redis that is away. SIM_SEEDS=n runs n seeds instead of a few, drawn at random, and
+// SIM_SEED=n one again; `make soak` gives each a whole day, of which a processor takes less than a minute.
 func TestDays(t *testing.T) {
 	seeds := []uint64{6, 9, 12, 23} // which have most of it between them
 	if n, err := strconv.Atoi(os.Getenv("SIM_SEEDS")); err == nil {
@@ -236,8 +234,7 @@ func (p *process) run(ctx context.Context, task *asynq.Task) error {
 		defer p.spend(ctx, spec, id)
 	}
 	w.mu.Lock()
-	// A call that took no time would overlap with whoever begins at the same instant of
-	// fake time: the checker counts places so.
+	// A call that took no time would overlap with whoever begins at the same instant of fake time: the checker counts places so.
 	took, fails := time.Duration(1+w.luck.IntN(800))*time.Millisecond, w.luck.IntN(100) == 0
 	w.mu.Unlock()
 	timer := time.NewTimer(took)
@@ -380,8 +377,7 @@ func (w *world) runsOf(id string) (at []string) {
 	return at
 }
 
-// judge asks the checker, which shares no code with the limiter, and looks for what
-// was left behind.
+// judge asks the checker, which shares no code with the limiter, and looks for what was left behind.
 func (w *world) judge() {
 	for _, id := range w.left() {
 		info, err := w.looks.GetTaskInfo("default", id)
@@ -398,8 +394,7 @@ func (w *world) judge() {
 	w.judgePauses()
 	report := checker.Judge(w, limits+units, checker.Input{Calls: w.starts, Jitter: 5 * time.Millisecond, Epoch: w.began})
 	for _, row := range report.Rows {
-		// A killed worker's run goes on here after its lease has ended, as no
-		// process's would.
+		// A killed worker's run goes on here after its lease has ended, as no process's would.
 		if row.Exceeded && (row.Algorithm != "concurrency" || !w.crashed) {
 			w.Errorf("over: %+v", row)
 		}

@@ -78,10 +78,9 @@ func (c *course) unpauseLow() {
 	must(c, c.looks.UnpauseQueue("low"))
 }
 
-// "A queue that stands still takes nothing from others": behind 2000 tasks of a queue that is
-// paused, or that nobody serves, another queue gets all of the quota that they share, in other
-// scopes or in the same; it had 21 of 100 a second. And those who stood still go on in order,
-// once each, and leave nothing behind.
+// "A queue that stands still takes nothing from others": behind 2000 tasks of a queue that is paused, or that nobody serves,
+// another queue gets all of the quota that they share, in other scopes or in the same; it had 21 of 100 a second. And those who
+// stood still go on in order, once each, and leave nothing behind.
 func TestStandstillTakesNothing(t *testing.T) {
 	for name, way := range map[string]struct { // in which a queue stands still and goes on
 		serves     map[string]int

@@ -91,8 +91,7 @@ func (w *world) hear() {
 // zones all have the same quarters of an hour, of which p's quota is: it is judged alike in each.
 var zones = []string{"UTC", "America/Los_Angeles", "Australia/Lord_Howe", "Asia/Kathmandu"}
 
-// change changes limits of the provider, and the zone of the other's calendar, for a while in
-// which traffic goes on.
+// change changes limits of the provider, and the zone of the other's calendar, for a while in which traffic goes on.
 func (w *world) change() {
 	w.meanwhile(func(limits map[string]policy.ScopeConfig) {
 		quota := &limits["p"].Rules[1]

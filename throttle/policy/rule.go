@@ -76,8 +76,7 @@ type Rule struct {
 	Per time.Duration
 	// OpensOnUse makes each window of a FixedWindow begin with the first unit that is spent after the previous window, instead of
 	// at a multiple of Per since the Unix epoch. INCR with EXPIRE at the first hit counts in this way. Not with other algorithms.
-	// Defaults to false.
-	// Source: docs/algorithms.md#windows-that-open-on-use
+	// Defaults to false. Source: docs/algorithms.md#windows-that-open-on-use
 	OpensOnUse bool
 	// Burst is how many units an idle TokenBucket admits at once, 1 to 1e12. Not with other algorithms. Defaults to 1.
 	Burst int64

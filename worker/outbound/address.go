@@ -40,9 +40,8 @@ var (
 	teredo        = netip.MustParsePrefix("2001::/32")
 )
 
-// refusal returns why addr must not be dialled ("a private", "a loopback", …), or "" if it is a public
-// address. An IPv6 address that embeds an IPv4 one, to which a gateway would forward, is judged by the
-// IPv4 address.
+// refusal returns why addr must not be dialled ("a private", "a loopback", …), or "" if it is a public address. An IPv6 address
+// that embeds an IPv4 one, to which a gateway would forward, is judged by the IPv4 address.
 func refusal(addr netip.Addr) string {
 	addr = addr.WithZone("").Unmap() // a Prefix contains no address with a zone
 	if !addr.IsValid() {

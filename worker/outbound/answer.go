@@ -75,8 +75,7 @@ func (h *Handler) answer(c *call, resp *http.Response) error {
 	return permanent{err}
 }
 
-// beyondSnippet is how much more is read than shown, so that a secret that the cut would split is
-// found whole.
+// beyondSnippet is how much more is read than shown, so that a secret that the cut would split is found whole.
 const beyondSnippet = 1024
 
 func (h *Handler) readSnippet(c *call, resp *http.Response) string {
@@ -98,8 +97,7 @@ func (h *Handler) readSnippet(c *call, resp *http.Response) string {
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none, and whether it says
-// "later".
+// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none, and whether it says "later".
 func retryAfter(resp *http.Response, now time.Time) (wait time.Duration, limited bool) {
 	hint := upstream.Read(resp.StatusCode, resp.Header, now)
 	if !hint.RetryKnown {

@@ -29,8 +29,7 @@ type permitKey struct{}
 
 func (p *permit) used() bool { return p.by.Load() != nil }
 
-// trace follows the request through the transport: which connection it is about
-// to use, and when that connection is idle again.
+// trace follows the request through the transport: which connection it is about to use, and when that connection is idle again.
 func (p *permit) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GetConn: func(string) {
@@ -88,11 +87,10 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Read returns bytes only while a request that was written on this connection waits for its answer,
-// and only bytes that were not read together with the previous answer. Other bytes end the connection
-// like EOF: the transport alone would take them as the answer to the next task's request, or print them
-// through package log. So that the transport does not read ahead, its small buffer is filled one byte at
-// a time, from the buffer here. Bodies longer than its buffer bypass it and come in one piece.
+// Read returns bytes only while a request that was written on this connection waits for its answer, and only bytes that were not
+// read together with the previous answer. Other bytes end the connection like EOF: the transport alone would take them as the
+// answer to the next task's request, or print them through package log. So that the transport does not read ahead, its small
+// buffer is filled one byte at a time, from the buffer here. Bodies longer than its buffer bypass it and come in one piece.
 func (c *conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil

@@ -12,8 +12,7 @@ import (
 // escape is a way to write characters as others.
 type escape struct {
 	first byte // the byte with which each escape begins
-	// read appends to dst the decoded form of the escape at the beginning of s, and returns its
-	// length; 0 if s begins with none.
+	// read appends to dst the decoded form of the escape at the beginning of s, and returns its length; 0 if s begins with none.
 	read func(dst []byte, s string) ([]byte, int)
 }
 

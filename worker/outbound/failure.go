@@ -44,8 +44,7 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	return &noAnswer{fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, causes)), causes}
 }
 
-// reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP,
-// which may quote the request.
+// reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP, which may quote the request.
 func (c *call) reason(err error, harmless []error) string {
 	const maxText = 300
 	text, notShown := c.hide(err.Error(), false)

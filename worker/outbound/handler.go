@@ -36,23 +36,20 @@ const (
 // Config configures New. The zero Config works: it refuses every address that is not public, and those
 // of the machine's own interfaces.
 type Config struct {
-	// AllowHosts lists the hosts that may be dialled although their address is not public: "HOST" (any
-	// port) or "HOST:PORT", IPv6 literals in brackets. A name is compared with the host in the URL, both
-	// in ASCII (IDNA), ignoring case and a trailing dot. It allows any address that the name resolves to,
-	// and no other spelling of that address. Defaults to none.
+	// AllowHosts lists the hosts that may be dialled although their address is not public: "HOST" (any port) or "HOST:PORT", IPv6
+	// literals in brackets. A name is compared with the host in the URL, both in ASCII (IDNA), ignoring case and a trailing dot.
+	// It allows any address that the name resolves to, and no other spelling of that address. Defaults to none.
 	AllowHosts []string
 
 	// OnlyHosts lists the only hosts that may be dialled, in the form of AllowHosts. Other names are
 	// not even resolved. It allows no address that is refused otherwise. Defaults to none: any host.
 	OnlyHosts []string
 
-	// DenyCIDRs are ranges of addresses that are never dialled, such as "10.1.0.0/16" or
-	// "2001:db8::/32", whatever AllowHosts and OnlyHosts list. An IPv4 range also applies to IPv6
-	// addresses that a gateway would forward to it. Defaults to none.
+	// DenyCIDRs are ranges of addresses that are never dialled, such as "10.1.0.0/16" or "2001:db8::/32", whatever AllowHosts and
+	// OnlyHosts list. An IPv4 range also applies to IPv6 addresses that a gateway would forward to it. Defaults to none.
 	DenyCIDRs []string
 
-	// Ports are the only ports that are dialled, whatever AllowHosts and OnlyHosts list. Defaults to
-	// none: any port.
+	// Ports are the only ports that are dialled, whatever AllowHosts and OnlyHosts list. Defaults to none: any port.
 	Ports []int
 
 	// AllowMethods lists methods that tasks may use besides GET, HEAD, POST, PUT, PATCH, DELETE and
@@ -60,30 +57,26 @@ type Config struct {
 	// that does not speak HTTP. CONNECT and TRACE are invalid here. Defaults to none.
 	AllowMethods []string
 
-	// Secrets lists the secrets that tasks may refer to in header values, paths and queries instead of
-	// containing them, with the host that each may be sent to. "env:NAME@HOST" allows ${env:NAME},
-	// from this process's environment. "file:PATH@HOST:PORT" allows ${file:PATH}, read for each
-	// request. Without a port a secret is sent by https only. A task that refers to any other secret
-	// fails for good. Defaults to none.
+	// Secrets lists the secrets that tasks may refer to in header values, paths and queries instead of containing them, with the
+	// host that each may be sent to. "env:NAME@HOST" allows ${env:NAME}, from this process's environment. "file:PATH@HOST:PORT"
+	// allows ${file:PATH}, read for each request. Without a port a secret is sent by https only. A task that refers to any other
+	// secret fails for good. Defaults to none.
 	Secrets []string
 
 	// Logger receives one Debug record for each request: method, host, status and elapsed_ms, nothing
 	// else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
-	// OnResponse is called with each answer, before the run ends. Set it to worker.ReportResponse, so
-	// that all workers apply what the answer says about the API's limits. Its error is ignored. Defaults
-	// to none.
+	// OnResponse is called with each answer, before the run ends. Set it to worker.ReportResponse, so that all workers apply what
+	// the answer says about the API's limits. Its error is ignored. Defaults to none.
 	OnResponse func(ctx context.Context, resp *http.Response) error
 
-	// OnSent is called when a request was written, with the context of its task. Set it to
-	// worker.ReportSent, so that a late request counts for the moment at which it left. It must not
-	// block. Defaults to none.
+	// OnSent is called when a request was written, with the context of its task. Set it to worker.ReportSent, so that a late
+	// request counts for the moment at which it left. It must not block. Defaults to none.
 	OnSent func(ctx context.Context)
 
-	// Headers adds headers to each request, such as the context of a trace: see TraceContext and package
-	// worker/oteltask. It changes no header that the task sets, and its headers go to any host that a
-	// task names. It must be quick. Defaults to none.
+	// Headers adds headers to each request, such as the context of a trace: see TraceContext and package worker/oteltask. It
+	// changes no header that the task sets, and its headers go to any host that a task names. It must be quick. Defaults to none.
 	Headers func(ctx context.Context, t *asynq.Task, header http.Header)
 
 	// UserAgent is sent unless the task has its own User-Agent header. Defaults to "headway".
@@ -99,8 +92,7 @@ type seams struct {
 	wrap     func(net.Conn) net.Conn      // nil: none; wraps each TCP connection
 }
 
-// Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package
-// comment for its guarantees.
+// Handler runs tasks of type http. It is an asynq.Handler, safe for concurrent use. See the package comment for its guarantees.
 type Handler struct {
 	cfg         Config // with its defaults
 	transport   *http.Transport
@@ -112,8 +104,7 @@ type Handler struct {
 
 var _ asynq.Handler = (*Handler)(nil)
 
-// New returns a Handler. It makes no connection and starts no goroutine. The error, if any, lists
-// every fault of cfg.
+// New returns a Handler. It makes no connection and starts no goroutine. The error, if any, lists every fault of cfg.
 func New(cfg Config) (*Handler, error) { return build(cfg, seams{}) }
 
 func build(cfg Config, s seams) (*Handler, error) {
@@ -165,17 +156,15 @@ func newTransport(d *dialer) *http.Transport {
 	}
 }
 
-// Close closes the idle connections. Requests in progress go on, and their connections are closed
-// afterwards.
+// Close closes the idle connections. Requests in progress go on, and their connections are closed afterwards.
 func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 
 // ProcessTask sends the one request that t's payload describes, and returns nil if the answer is 2xx.
 // It ends by ctx's deadline, or after 30 seconds if ctx has none.
 //
-// Its errors are *PayloadError and *BlockedError (nothing was sent) and *StatusError (an answer came).
-// Errors that no retry can cure also wrap asynq.SkipRetry. If ctx ends before the answer, the error
-// wraps ctx's error and its cause. After any other error the API may or may not have received the
-// request; asynq retries it. Costs no Redis command except those of Config.OnResponse.
+// Its errors are *PayloadError and *BlockedError (nothing was sent) and *StatusError (an answer came). Errors that no retry can
+// cure also wrap asynq.SkipRetry. If ctx ends before the answer, the error wraps ctx's error and its cause. After any other error
+// the API may or may not have received the request; asynq retries it. Costs no Redis command except those of Config.OnResponse.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
 	c, err := h.parse(t.Payload())

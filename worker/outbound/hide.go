@@ -15,9 +15,8 @@ const maxSearched = 5 << 10
 
 var errTooLarge = errors.New("the request is larger than 512 KiB, too large to look for parts of it in the answer")
 
-// hide returns text with each secret of the request, and each long part of a secret, replaced, or
-// errTooLarge. If cut is set, the text was cut off: its end, which may be the beginning of a secret, is
-// not shown.
+// hide returns text with each secret of the request, and each long part of a secret, replaced, or errTooLarge. If cut is set, the
+// text was cut off: its end, which may be the beginning of a secret, is not shown.
 //
 // The work is proportional to the request and to the first maxSearched bytes of the text: it puts every
 // run of bytes of the text that a secret may contain into a set, and scans each secret once.

@@ -151,10 +151,9 @@ func (c *call) add(more func(http.Header)) {
 	}
 }
 
-// TraceContext is a Config.Headers that sends the W3C trace context of a task on: its task headers
-// traceparent and tracestate, as package worker/oteltask, enqueue or another program has set them at
-// enqueue. The called API then belongs to the trace of the program that enqueued. A malformed context
-// is not sent.
+// TraceContext is a Config.Headers that sends the W3C trace context of a task on: its task headers traceparent and tracestate, as
+// package worker/oteltask, enqueue or another program has set them at enqueue. The called API then belongs to the trace of the
+// program that enqueued. A malformed context is not sent.
 func TraceContext(_ context.Context, t *asynq.Task, header http.Header) {
 	parent, state := t.Headers()[httpsyntax.Traceparent], t.Headers()[httpsyntax.Tracestate]
 	if !httpsyntax.ValidTraceparent(parent) {
@@ -173,8 +172,7 @@ func (c *call) request(ctx context.Context) *http.Request {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}
 	if c.body != "" {
-		// GetBody serves the one harmless repetition: after a kept connection that accepted no byte.
-		// See permit.
+		// GetBody serves the one harmless repetition: after a kept connection that accepted no byte. See permit.
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(c.body)), nil }
 		req.Body, _ = req.GetBody()
 		req.ContentLength = int64(len(c.body))

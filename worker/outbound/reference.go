@@ -25,8 +25,7 @@ const maxReference = 64 << 10
 // chooses its URL, so a secret without a host would go wherever the author of a task likes.
 type references map[string]hosts
 
-// parseReferences parses entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad
-// one.
+// parseReferences parses entries such as "env:STRIPE_KEY@api.stripe.com". Its error lists every bad one.
 func parseReferences(entries []string) (references, error) {
 	all := references{}
 	var faults []error
@@ -98,8 +97,7 @@ func (r references) resolve(p *payload) (values []string, err error) {
 // authority matches the beginning of a URL up to its path.
 var authority = regexp.MustCompile(`^[^:/?#]*://[^/?#]*`)
 
-// fault returns why a secret is not sent to a URL, "" if it may be. An entry without a port allows
-// encrypted requests only.
+// fault returns why a secret is not sent to a URL, "" if it may be. An entry without a port allows encrypted requests only.
 func (r references) fault(name string, to *url.URL) string {
 	if to != nil {
 		port, _ := strconv.Atoi(to.Port())
@@ -118,8 +116,7 @@ func (r references) fault(name string, to *url.URL) string {
 	return fmt.Sprintf("names the secret %s, which this worker does not give to that host; start it with -secret %s@HOST", clean(name, 100), clean(name, 100))
 }
 
-// readReference reads a secret anew each time, so that a file can be replaced. The end of a file's
-// last line is not part of it.
+// readReference reads a secret anew each time, so that a file can be replaced. The end of a file's last line is not part of it.
 func readReference(name string) (string, error) {
 	kind, where, _ := strings.Cut(name, ":")
 	if kind == "env" {

@@ -125,8 +125,7 @@ func eachBodySecret(body string, look func(string)) {
 	}
 }
 
-// What counts as a key in a path: Slack's webhooks are /services/T…/B…/KEY, Telegram's
-// /botNUMBER:KEY/sendMessage.
+// What counts as a key in a path: Slack's webhooks are /services/T…/B…/KEY, Telegram's /botNUMBER:KEY/sendMessage.
 const (
 	longestName   = 20 // bytes of a segment that may be a word
 	shortestMixed = 8  // bytes of a segment with letters and digits that may be a key; oauth2 and v1beta1 are shorter

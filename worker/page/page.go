@@ -61,8 +61,7 @@ type Config struct {
 	// Requests from other machines, and to names that are not this machine's, are refused.
 	Local string
 
-	// Schedules are the schedules that this process runs; the page shows their next runs. Defaults to
-	// none.
+	// Schedules are the schedules that this process runs; the page shows their next runs. Defaults to none.
 	Schedules []*schedule.Schedule
 	// Logger gets a line for each change and each login. Defaults to none.
 	Logger *slog.Logger

@@ -28,10 +28,9 @@ import (
 // bcryptCost is bcrypt's cost for a password: some 0.2 s. Tests use less.
 var bcryptCost = 12
 
-// Users are the people with passwords and the programs with tokens of one file. It is safe for
-// concurrent use. While a Page uses it, it is read again a second or two after it has changed, or within
-// eleven where the system reports no changes, and people removed from it are logged out. A file with an
-// error leaves the users as they were.
+// Users are the people with passwords and the programs with tokens of one file. It is safe for concurrent use. While a Page uses
+// it, it is read again a second or two after it has changed, or within eleven where the system reports no changes, and people
+// removed from it are logged out. A file with an error leaves the users as they were.
 type Users struct {
 	path string
 

@@ -1,8 +1,7 @@
 // Package cli holds what the commands share on top of cobra: how they name what went wrong and what to
 // try, how they reach Redis, and how they print and end.
 //
-// A program is a function run(ctx, args, getenv, stdout, stderr) int. Results go to stdout, everything
-// else to stderr.
+// A program is a function run(ctx, args, getenv, stdout, stderr) int. Results go to stdout, everything else to stderr.
 package cli
 
 import (
@@ -54,8 +53,7 @@ func Errorf(try, format string, args ...any) *Error {
 	return &Error{What: fmt.Sprintf(format, args...), Try: try}
 }
 
-// ErrPrinted is the error of a command whose results say what failed. Nothing more is printed, and the
-// exit code is ExitFailed.
+// ErrPrinted is the error of a command whose results say what failed. Nothing more is printed, and the exit code is ExitFailed.
 var ErrPrinted = errors.New("the results say what failed")
 
 // usageError marks an error of what was typed, such as a URL that is none.

@@ -81,9 +81,8 @@ func tree(c *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// longFlags rewrites -name as --name, which pflag would read as shorthands, and -name value as --name=value,
-// so that cobra finds the subcommand behind it. Values, "-", words with a digit after the dash and what follows
-// "--" stay as they are.
+// longFlags rewrites -name as --name, which pflag would read as shorthands, and -name value as --name=value, so that cobra finds
+// the subcommand behind it. Values, "-", words with a digit after the dash and what follows "--" stay as they are.
 func longFlags(root *cobra.Command, args []string) (long []string) {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return args
@@ -235,8 +234,7 @@ const variablePrefix = "HEADWAY_"
 // whole machine must not change a limit, or a task. The root of a program, a service, reads all of its flags.
 var placeFlags = []string{"redis", "limits", "app", "listen", "as", "within", "max-priority", "max-timeout", "allow-method", "json"}
 
-// variables returns what is looked up for a flag of c, the first that is set. REDIS_URL is what hosting
-// services set.
+// variables returns what is looked up for a flag of c, the first that is set. REDIS_URL is what hosting services set.
 func variables(c *cobra.Command, flag string) []string {
 	switch {
 	case flag == "help" || flag == "version" || c.HasParent() && !slices.Contains(placeFlags, flag):

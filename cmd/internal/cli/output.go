@@ -82,9 +82,8 @@ func (r *results) Write(p []byte) (int, error) {
 // terminal's cursor, set its title or reorder what is read. Everything that the programs print goes
 // through here: a value through Quote, a line through Escape, JSON through EscapeJSON.
 
-// Escape returns text with everything that is not printable as Go writes it in a string: \x1b, \n,
-// \u009b, \u202e. That includes control characters, those that change the direction of text, and
-// bytes that are no UTF-8. It is for what stands on one line.
+// Escape returns text with everything that is not printable as Go writes it in a string: \x1b, \n, \u009b, \u202e. That includes
+// control characters, those that change the direction of text, and bytes that are no UTF-8. It is for what stands on one line.
 func Escape(text string) string {
 	if printable(text) {
 		return text

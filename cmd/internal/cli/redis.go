@@ -83,9 +83,8 @@ func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
 
 var redisVersion = regexp.MustCompile(`(?m)^redis_version:(([0-9]+)\.([0-9]+)\S*)`)
 
-// RouteRedisLog sends what go-redis prints by itself to log at level Debug,
-// or nowhere when log is nil. go-redis would print it to stderr. It is one
-// setting for the whole process, so only a program may call it.
+// RouteRedisLog sends what go-redis prints by itself to log at level Debug, or nowhere when log is nil. go-redis would print it
+// to stderr. It is one setting for the whole process, so only a program may call it.
 func RouteRedisLog(log *slog.Logger) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

@@ -163,9 +163,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// fakeRedis is a server that answers each command as reply says, in the wire
-// format. It stands for servers that are hard to come by: old, loading, or
-// not Redis at all.
+// fakeRedis is a server that answers each command as reply says, in the wire format. It stands for servers that are hard to come
+// by: old, loading, or not Redis at all.
 func fakeRedis(t *testing.T, reply func(command []string) string) string {
 	t.Helper()
 	s, err := server.NewServer("127.0.0.1:0")
@@ -185,8 +184,7 @@ func fakeRedis(t *testing.T, reply func(command []string) string) string {
 	return s.Addr().String()
 }
 
-// answers replies to a command by its first word; others get an error, as
-// HELLO does from a server that has never heard of it.
+// answers replies to a command by its first word; others get an error, as HELLO does from a server that has never heard of it.
 func answers(m map[string]string) func([]string) string {
 	return func(command []string) string {
 		if a, ok := m[strings.ToUpper(command[0])]; ok {

@@ -15,9 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Explain says what err, returned by a Redis command or a script, means and
-// what to do about it, as an *Error that wraps err. url is the one given to
-// OpenRedis. A context's error and nil are returned as they are.
+// Explain says what err, returned by a Redis command or a script, means and what to do about it, as an *Error that wraps err. url
+// is the one given to OpenRedis. A context's error and nil are returned as they are.
 func Explain(err error, url string) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err

@@ -80,9 +80,8 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// TestParseRedisURLFaults holds that a bad URL is refused with what is wrong
-// and what to write, and that no error quotes what may be a password. Each
-// URL has the word "geheim" where a password could stand.
+// TestParseRedisURLFaults holds that a bad URL is refused with what is wrong and what to write, and that no error quotes what may
+// be a password. Each URL has the word "geheim" where a password could stand.
 func TestParseRedisURLFaults(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{

@@ -1,5 +1,4 @@
-// Command gen writes the tasks of the quickstart to standard output. It draws
-// from a fixed seed: the file is always the same.
+// Command gen writes the tasks of the quickstart to standard output. It draws from a fixed seed: the file is always the same.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// Package asynqx contains what depends on asynq's internals: the keys and scripts with which asynq
-// keeps tasks, and the Redis client that paces its servers. A [Client] stands between a server and
-// Redis. Its [Pacer] decides when the server polls for tasks, and hands it those that a [Mover] has
-// taken. [Slots] count what it runs. asynq knows none of them.
+// Package asynqx contains what depends on asynq's internals: the keys and scripts with which asynq keeps tasks, and the Redis
+// client that paces its servers. A [Client] stands between a server and Redis. Its [Pacer] decides when the server polls for
+// tasks, and hands it those that a [Mover] has taken. [Slots] count what it runs. asynq knows none of them.
 //
 // The package knows nothing about limits. Only package worker uses it.
 package asynqx

@@ -157,8 +157,7 @@ func (c *Client) due(ctx context.Context, set string, now any) bool {
 	return err != nil || len(due.Val()) > 0
 }
 
-// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or
-// one from pending.
+// look finds a task of queue, when there is a slot for one and it is time to: one that was taken, or one from pending.
 func (c *Client) look(ctx context.Context, queue string) *redis.Cmd {
 	c.cfg.Looks()
 	if !c.Slots.admit(c.Pacer.stopped) {
@@ -173,9 +172,8 @@ func (c *Client) look(ctx context.Context, queue string) *redis.Cmd {
 	return got.answer
 }
 
-// takePending takes up to n tasks of a queue from pending. The call is sent again until Redis answers:
-// under the same lease it returns what an earlier copy has taken. After half the lease it gives up, and
-// asynq recovers what was taken.
+// takePending takes up to n tasks of a queue from pending. The call is sent again until Redis answers: under the same lease it
+// returns what an earlier copy has taken. After half the lease it gives up, and asynq recovers what was taken.
 func (c *Client) takePending(queue string, n int) []found {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Serving), LeaseFor/2)
 	defer cancel()

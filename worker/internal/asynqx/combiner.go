@@ -28,8 +28,7 @@ type combined struct {
 }
 
 const (
-	// mostCombined is how many scripts go in one round trip, so that it occupies Redis no longer than
-	// other scripts do.
+	// mostCombined is how many scripts go in one round trip, so that it occupies Redis no longer than other scripts do.
 	mostCombined = 32
 	// farAway is how long a call to a Redis nearby takes at most, besides eachTakes for each script.
 	farAway, eachTakes = 2 * time.Millisecond, 100 * time.Microsecond

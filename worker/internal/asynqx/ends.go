@@ -87,8 +87,7 @@ func (r *runs) end(task string, ended run) {
 	}
 }
 
-// renewals returns the arguments of keep_leases for leases that asynq renews: each with its own
-// fraction.
+// renewals returns the arguments of keep_leases for leases that asynq renews: each with its own fraction.
 func (r *runs) renewals(key string, members []redis.Z) []any {
 	r.mu.Lock()
 	defer r.mu.Unlock()

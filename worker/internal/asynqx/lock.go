@@ -29,8 +29,7 @@ func NewLock(queue, id, kind string, payload []byte) Lock {
 	return Lock{Key: key, ID: id}
 }
 
-// Left returns how long the task still holds its lock, 0 if it holds none. It costs one round trip to
-// the master.
+// Left returns how long the task still holds its lock, 0 if it holds none. It costs one round trip to the master.
 func (l Lock) Left(ctx context.Context, rdb redis.UniversalClient) time.Duration {
 	var holder *redis.StringCmd
 	var left *redis.DurationCmd

@@ -108,9 +108,8 @@ func (m *Mover) toPending(ctx context.Context, queue string, ids []string, lease
 	return nil
 }
 
-// Park moves tasks of queue from pending to scheduled, until a time that is rounded up to a second,
-// and reports which it moved: those that are no longer in pending stay where they are. After an error
-// some may have been moved. It costs one round trip.
+// Park moves tasks of queue from pending to scheduled, until a time that is rounded up to a second, and reports which it moved:
+// those that are no longer in pending stay where they are. After an error some may have been moved. It costs one round trip.
 func (m *Mover) Park(ctx context.Context, queue string, ids []string, until time.Time) ([]bool, error) {
 	_, out, err := move(ctx, m.rdb, queue, "defer", ownSecond(until), ids)
 	if err != nil {

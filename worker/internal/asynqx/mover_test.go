@@ -277,9 +277,8 @@ func TestHeldAsItLeaves(t *testing.T) {
 	}
 }
 
-// Tasks of every asynq in testedReleases are moved by the scripts as by asynq's own
-// code. Each release is built and run as a program of its own, which takes it from the
-// module cache or the module proxy.
+// Tasks of every asynq in testedReleases are moved by the scripts as by asynq's own code. Each release is built and run as a
+// program of its own, which takes it from the module cache or the module proxy.
 //
 // To take a new release in: add it to testedReleases, require it in go.mod, and run all tests.
 func TestReleases(t *testing.T) {

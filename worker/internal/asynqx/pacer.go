@@ -15,8 +15,7 @@ import (
 // RoundPause is how often asynq would poll for tasks without a pacer. A kick while asynq sleeps takes effect after at most 1.5 times this.
 const RoundPause = 2 * time.Millisecond
 
-// Pacer decides when an idle server polls for tasks, and hands it the tasks that this process has
-// taken for it.
+// Pacer decides when an idle server polls for tasks, and hands it the tasks that this process has taken for it.
 //
 // asynq polls its queues one after the other, in a round, until one has a task. If none has, it sleeps and begins the next round, and
 // cannot be woken. So its sleep is set to almost nothing, and the pacer holds back the first call of a round if the round before found
@@ -81,9 +80,8 @@ type question struct {
 }
 
 const (
-	// mostAsked is how many tasks of a queue are requested at once. findsMore is after how many found
-	// in a row one more is requested. After vainOften answers without a task, a glance precedes the
-	// request.
+	// mostAsked is how many tasks of a queue are requested at once. findsMore is after how many found in a row one more is
+	// requested. After vainOften answers without a task, a glance precedes the request.
 	mostAsked = 16
 	findsMore = 4
 	vainOften = 5
@@ -151,8 +149,7 @@ func (p *Pacer) change() {
 // Stop makes every poll, held back or yet to come, return empty at once.
 func (p *Pacer) Stop() { p.once.Do(func() { close(p.stopped) }) }
 
-// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time
-// to ask.
+// look finds a task of queue: one that was taken, or one that ask brings from Redis, when it is time to ask.
 func (p *Pacer) look(ctx context.Context, queue string, ask ask) found {
 	for began := true; ; began = false {
 		answer, wait, changed, heard := p.next(ctx, queue, began, ask)
@@ -223,8 +220,7 @@ func (p *Pacer) next(ctx context.Context, queue string, began bool, ask ask) (an
 // left returns how many of the queues that asynq has polled are left in the present round. p.mu is held.
 func (p *Pacer) left() int { return len(p.met) - len(p.empty) }
 
-// due reports whether a queue is to be polled now: not while it is held back after a round that found
-// nothing. p.mu is held.
+// due reports whether a queue is to be polled now: not while it is held back after a round that found nothing. p.mu is held.
 func (p *Pacer) due(queue string, now time.Time) bool {
 	if p.left() == 0 && (!now.Before(p.rests) || isClosed(p.heard)) {
 		clear(p.empty)
@@ -251,8 +247,7 @@ func (p *Pacer) ask(ctx context.Context, queue string, ask ask) {
 	}()
 }
 
-// room reports whether the server has a slot beyond those for the tasks of a queue that are to be
-// handed out. p.mu is held.
+// room reports whether the server has a slot beyond those for the tasks of a queue that are to be handed out. p.mu is held.
 func (p *Pacer) room(queue string, now time.Time) bool {
 	due, _ := p.taken.due(queue, now)
 	return due == 0 || p.free == nil || due < p.free()
@@ -270,8 +265,7 @@ func (p *Pacer) several(queue string) int {
 	return max(n, 1)
 }
 
-// answered records Redis's answers. Tasks for which no poll waits any more are handed out by the next
-// polls.
+// answered records Redis's answers. Tasks for which no poll waits any more are handed out by the next polls.
 func (p *Pacer) answered(q *question, answers []found) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,8 +33,7 @@ type queueState struct {
 // servedStays is how long it stays known which queues live servers serve.
 const servedStays = time.Second
 
-// NewQueueStates returns the states of queues, none of which is known yet. failed is called after each
-// failed query.
+// NewQueueStates returns the states of queues, none of which is known yet. failed is called after each failed query.
 func NewQueueStates(rdb redis.UniversalClient, inspector *asynq.Inspector, failed func(kind string)) *QueueStates {
 	return &QueueStates{
 		rdb: rdb, servers: inspector.Servers, failed: failed,
@@ -91,9 +90,8 @@ func (q *QueueStates) Note(name string, stands bool) {
 	q.known[name] = queueState{stands, time.Now()}
 }
 
-// Ask queries whether queues stand still, of those that were not queried for a while. It costs one
-// round trip, and if servers of other processes serve some, two and one more command for each live
-// server. If it fails, the states stay as they were.
+// Ask queries whether queues stand still, of those that were not queried for a while. It costs one round trip, and if servers of
+// other processes serve some, two and one more command for each live server. If it fails, the states stay as they were.
 func (q *QueueStates) Ask(ctx context.Context, age time.Duration, names ...string) {
 	names, others := q.due(age, names)
 	if len(names) == 0 {

@@ -60,8 +60,7 @@ func (s *Servers) Lent() (n int) {
 	return n
 }
 
-// Refuse reports whether no server may start a further task of a tenant now; lent is true if only lent
-// slots are free.
+// Refuse reports whether no server may start a further task of a tenant now; lent is true if only lent slots are free.
 func (s *Servers) Refuse(tenant string, lent bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

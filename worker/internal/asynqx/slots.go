@@ -232,8 +232,7 @@ func (s *Slots) beyond() int {
 	return s.lent()
 }
 
-// admit waits until there is a slot for a task of any tenant. It returns false if stopped is closed
-// first.
+// admit waits until there is a slot for a task of any tenant. It returns false if stopped is closed first.
 func (s *Slots) admit(stopped <-chan struct{}) bool {
 	for {
 		changed := s.full()
