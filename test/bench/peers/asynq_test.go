@@ -28,10 +28,13 @@ type behaviour struct {
 
 var errWork = errors.New("something went wrong")
 
-// always is a handler that ends with an error, or nil, and notes each run.
+// always is a handler that ends with an error, or nil, and notes each run and its start.
 func (st *stage) always(err error) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		st.note("%s runs", id(ctx))
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.starts = append(st.starts, time.Since(st.began).Truncate(µs)) // as Redis's clock shows it
 		return err
 	})
 }

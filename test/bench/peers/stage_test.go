@@ -51,6 +51,7 @@ type stage struct {
 
 	mu     sync.Mutex
 	notes  []string
+	starts []time.Duration   // since the bubble began
 	tasks  map[string]string // queue by id
 	failed int               // how often the ErrorHandler was called
 }

@@ -30,9 +30,7 @@ const root = "../../.."
 func compile(t *testing.T, name string) *jsonschema.Schema {
 	t.Helper()
 	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(root, "docs", name+".schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return schema
 }
 
@@ -93,14 +91,10 @@ func TestSchemasOfTables(t *testing.T) {
 		schema := compile(t, kind)
 		var taken, refused, untold int
 		files, err := filepath.Glob(filepath.Join(dir, kind, "*.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range files {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			err, invalid := parse(kind, string(text)), check(schema, string(text))
 			switch {
 			case err == nil && invalid == nil:
@@ -140,15 +134,11 @@ func TestSchemasOfFiles(t *testing.T) {
 	found := 0
 	for pattern, schema := range map[string]*jsonschema.Schema{"examples/*/limits.yaml": limits, "examples/*/schedules.yaml": schedules} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range files {
 			found++
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			valid(t, schema, path, string(text))
 		}
 	}
@@ -156,14 +146,10 @@ func TestSchemasOfFiles(t *testing.T) {
 		t.Errorf("%d files", found)
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range pages {
 		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, block := range strings.Split(string(page), "```yaml\n")[1:] {
 			text, _, _ := strings.Cut(block, "```")
 			name := fmt.Sprintf("%s, block %d", path, i+1)
@@ -177,10 +163,15 @@ func TestSchemasOfFiles(t *testing.T) {
 	}
 	for seed := range uint64(300) {
 		p, err := policy.New(policy.UnmatchedDeny, randompolicy.Limits(rand.New(rand.NewPCG(seed, 1)), []string{"a", "b", "*"}, 4))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		valid(t, limits, "seed "+strconv.FormatUint(seed, 10), string(limitsyaml.Format(p)))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
