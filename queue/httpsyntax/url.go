@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -103,7 +102,7 @@ func Host(host string) (ascii, fault string) {
 		return ascii, ""
 	case !validName(ascii):
 		return "", "has a part that is not 1 to 63 letters, digits, - and _"
-	case oddEnd.MatchString(ascii):
+	case oddEnd(ascii):
 		return "", "is a number, which some systems read as an IP address; write four decimal numbers, such as 192.0.2.1"
 	}
 	return ascii, ""
@@ -127,14 +126,28 @@ func toASCII(host string) (string, bool) {
 	return host, true
 }
 
-// oddEnd matches a number at the end of what is no address to netip: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to some
-// systems' resolvers and unknown names to others.
-var (
-	hostName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$`)
-	oddEnd   = regexp.MustCompile(`(?i)(^|\.)(0x[0-9a-f]*|[0-9]+)\.?$`)
-)
-
 // validName reports whether s looks like a host name in ASCII.
 func validName(s string) bool {
-	return len(strings.TrimSuffix(s, ".")) <= 253 && hostName.MatchString(s)
+	s = strings.TrimSuffix(s, ".")
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, outsideName) {
+			return false
+		}
+	}
+	return len(s) <= 253
+}
+
+func outsideName(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+}
+
+// oddEnd reports whether a name that is no address to netip ends in a number: 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 are loopback to
+// some systems' resolvers and unknown names to others.
+func oddEnd(s string) bool {
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
 }

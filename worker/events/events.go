@@ -68,10 +68,10 @@ const (
 // Events notices events and reports them. It is a worker.Events. It is safe for concurrent use.
 type Events struct {
 	throttle.NoObserver
-	cfg                 Config
-	process             process
-	noticed             chan noticed
-	webhook             *webhook // nil: none
+	cfg     Config
+	process process
+	noticed chan noticed
+	webhook *webhook // nil: none
 
 	mu     sync.Mutex
 	recent map[string]time.Time // what was noticed here, and until when it is not again
