@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -57,7 +55,7 @@ func (d *dispatching) late(before time.Time) (providers []string, since time.Tim
 // watchDispatch notices that this process does not dispatch, and that it does again. It asks nothing of Redis.
 func (e *Events) watchDispatch(ctx context.Context) {
 	late, reported := 0, map[string]bool{}
-	for asynqx.Sleep(ctx, dispatchLook) {
+	for sleep(ctx, dispatchLook) {
 		providers, since := e.dispatch.late(time.Now().Add(-stalledAfter))
 		if len(providers) == 0 {
 			if late = 0; len(reported) > 0 {
@@ -73,5 +71,15 @@ func (e *Events) watchDispatch(ctx context.Context) {
 			reported[provider] = true
 		}
 		e.notice(noticed{event: Event{Kind: Stalled, Providers: providers, Since: since.UTC()}, about: string(Stalled), stays: stalledStays})
+	}
+}
+
+// sleep waits, and returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }

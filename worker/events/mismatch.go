@@ -9,7 +9,6 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policystore"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -44,7 +43,7 @@ func (e *Events) lookForMismatch(ctx context.Context, store *policystore.Store, 
 	if err != nil || len(first) == 0 {
 		return
 	}
-	if !asynqx.Sleep(ctx, lookAgain) {
+	if !sleep(ctx, lookAgain) {
 		return
 	}
 	again, second, err := behind(ctx, store, changes)

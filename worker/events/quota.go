@@ -9,7 +9,6 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
 const (
@@ -174,7 +173,7 @@ func (e *Events) askLeft(ctx context.Context, limiter *throttle.Limiter) {
 			if d, err := limiter.Peek(ctx, throttle.Request{Scope: scope}); err == nil {
 				e.Decided(ctx, d, 0, nil)
 			}
-			asynqx.Sleep(ctx, askPause)
+			sleep(ctx, askPause)
 		case <-ctx.Done():
 		}
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/worker/internal/asynqx"
 	"github.com/headway-go/headway/worker/outbound"
 )
 
@@ -148,7 +147,7 @@ func (w *webhook) deliver(ctx, last context.Context, limiter *throttle.Limiter, 
 			return
 		}
 		w.process.observer.EventDelivery("retried")
-		asynqx.Sleep(ctx, pause(n, err)) // after its end, the last attempt follows
+		sleep(ctx, pause(n, err)) // after its end, the last attempt follows
 	}
 }
 

@@ -43,7 +43,7 @@ func (h *handler) limitsText(r *http.Request) (string, error) {
 	return string(limitsyaml.Format(p)), nil
 }
 
-func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, actor Actor) error {
+func (h *handler) exportLimits(w http.ResponseWriter, r *http.Request, _ Actor) error {
 	text, err := h.limitsText(r)
 	if err != nil {
 		return err

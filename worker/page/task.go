@@ -179,8 +179,8 @@ func timeline(t control.Task, info *asynq.TaskInfo, since time.Time, by string) 
 	case t.Turn == control.TurnWaiting:
 		add("Dispatched, just before its start", time.Time{}, "", true)
 		about := "about"
-		if !t.Range.StartTo.IsZero() {
-			about += ", between " + clockText(t.Range.StartFrom.Time) + " and " + clockText(t.Range.StartTo.Time)
+		if !t.StartTo.IsZero() {
+			about += ", between " + clockText(t.StartFrom.Time) + " and " + clockText(t.StartTo.Time)
 		}
 		add("Starts", t.Start.Time, about, true)
 	case t.State == "active":
