@@ -12,20 +12,22 @@ import (
 )
 
 // NoObserver observes nothing.
-type NoObserver struct{}
+type NoObserver struct{ nothing }
 
-func (NoObserver) PickedUp(string)                                    {}
-func (NoObserver) Holding(int)                                        {}
-func (NoObserver) Held(time.Duration)                                 {}
-func (NoObserver) Rescheduled(string, time.Duration)                  {}
-func (NoObserver) Refused(string, string, time.Duration)              {}
-func (NoObserver) Began(time.Duration)                                {}
-func (NoObserver) Ran(context.Context, string, string, time.Duration) {}
-func (NoObserver) MaxWaitExceeded(string, string, time.Duration)      {}
-func (NoObserver) LeaseHeld(string, int)                              {}
-func (NoObserver) DispatcherPolled(string, string, time.Duration)     {}
-func (NoObserver) DispatchLead(time.Duration)                         {}
-func (NoObserver) Failed(string)                                      {}
+type nothing struct{}
+
+func (nothing) PickedUp(string)                                    {}
+func (nothing) Holding(int)                                        {}
+func (nothing) Held(time.Duration)                                 {}
+func (nothing) Rescheduled(string, time.Duration)                  {}
+func (nothing) Refused(string, string, time.Duration)              {}
+func (nothing) Began(time.Duration)                                {}
+func (nothing) Ran(context.Context, string, string, time.Duration) {}
+func (nothing) MaxWaitExceeded(string, string, time.Duration)      {}
+func (nothing) LeaseHeld(string, int)                              {}
+func (nothing) DispatcherPolled(string, string, time.Duration)     {}
+func (nothing) DispatchLead(time.Duration)                         {}
+func (nothing) Failed(string)                                      {}
 
 // Events reports what an operator wants to know at once. Package events has the implementation, so that
 // programs without it do not import it. One Events serves one New.

@@ -48,7 +48,9 @@ const (
 	// TryFor is how long one call to Redis that is retried may take.
 	TryFor = 5 * time.Second
 	// TryPause is the pause after the first failure. It doubles with each further one, up to TryMaxPause.
-	TryPause, TryMaxPause = 100 * time.Millisecond, 2 * time.Second
+	TryPause = 100 * time.Millisecond
+	// TryMaxPause is the longest pause.
+	TryMaxPause = 2 * time.Second
 
 	// endLimit is how long the end of a task is kept while Redis is away. If this process has not sent
 	// it by then, asynq's recoverer handles the task when Redis is back.

@@ -67,11 +67,12 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 		l.quiet(args)
 		return
 	}
-	message, about, kind := "asynq", []any{"message", text}, kindOf(text)
-	if strings.HasPrefix(text, panicText) {
+	about, kind := []any{"message", text}, kindOf(text)
+	panicked := strings.HasPrefix(text, panicText)
+	if panicked {
 		_, trace, _ := strings.Cut(text, "\n")
 		kind = Stack(trace) // each distinct one once a minute
-		message, about = "handler panicked", []any{"stack", kind}
+		about = []any{"stack", kind}
 	}
 	if kind != "" {
 		more, due := l.repeats.Due(kind, time.Now())
@@ -83,7 +84,11 @@ func (l *AsynqLogger) complain(level slog.Level, args []any) {
 			about = append(about, "more", more)
 		}
 	}
-	l.log.Log(ctx, level, message, about...)
+	if panicked {
+		l.log.Log(ctx, level, "handler panicked", about...)
+	} else {
+		l.log.Log(ctx, level, "asynq", about...)
+	}
 }
 
 // NewAsynqLogger returns a logger for asynq.Config that writes to log. Use it with LogLevel asynq.DebugLevel: the level of log decides.
