@@ -173,12 +173,7 @@ func limitsOf(t testing.TB, levels map[string]policy.ScopeConfig) *policy.Policy
 	return p
 }
 
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var noError = redistest.Must
 
 func newLimiter(t testing.TB, rdb redis.UniversalClient, policy *policy.Policy, cfg Config) *Limiter {
 	t.Helper()

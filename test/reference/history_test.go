@@ -35,7 +35,6 @@ type history struct {
 	spent   map[string][]Spent // by place
 	runs    []run              // grants that may be given back
 	keys    *expiring          // of histories in which keys expire by the clock, or nil
-	back    int64              // how far the clock has stepped back in all
 	ids     int
 	counts  counts
 
@@ -86,7 +85,6 @@ type kind struct {
 	ahead   bool
 	refunds bool
 	expires bool // keys expire by the history's clock, and attempts are asked for again
-	steps   bool // the clock steps back
 }
 
 func pick[T any](h *history, list ...T) T { return list[h.rng.IntN(len(list))] }
@@ -230,9 +228,6 @@ func (h *history) move(to int64) {
 // step takes one step, and checks what is answered.
 func (h *history) step(k kind) {
 	h.pass()
-	if k.steps && h.rng.IntN(25) == 0 {
-		h.stepBack()
-	}
 	if k.expires && len(h.runs) > 0 && h.rng.IntN(6) == 0 {
 		h.again()
 		return
@@ -260,13 +255,6 @@ func (h *history) decide(req request, take bool) (throttle.Decision, Answer, boo
 		return d, Answer{}, false
 	}
 	h.note("%s %v ahead %s, taken %v: granted %v, wait %s, retry %s", req.Scope, req.Costs, req.MaxDelay, take, d.Allowed, d.Wait, d.RetryAfter)
-	if h.back > 0 {
-		h.waits(req, d)
-		if take && d.Allowed {
-			h.grant(req, d)
-		}
-		return d, Answer{Start: Never}, true
-	}
 	a := h.world.Decide(h.at, req.MaxDelay.Microseconds(), req.ID, req.path, take)
 	h.compare(req, d, a)
 	if h.keys != nil {
@@ -281,8 +269,8 @@ func (h *history) decide(req request, take bool) (throttle.Decision, Answer, boo
 // grant notes what was granted, for the judge.
 func (h *history) grant(req request, d throttle.Decision) {
 	h.counts.granted++
-	start := h.at + h.back + d.Wait.Microseconds() // by a clock that has not stepped back
-	if start > h.at+h.back {
+	start := h.at + d.Wait.Microseconds()
+	if start > h.at {
 		h.counts.ahead++
 	}
 	for _, c := range req.path {
@@ -409,7 +397,7 @@ func (h *history) refund() {
 func (h *history) judge() {
 	for place, list := range h.spent {
 		for _, r := range h.rules {
-			if !strings.HasSuffix(place, ":"+r.Name) || h.back > 0 && r.aligned() {
+			if !strings.HasSuffix(place, ":"+r.Name) {
 				continue
 			}
 			if fault := Over(r.model, list); fault != "" {

@@ -139,38 +139,3 @@ func (h *history) again() {
 		h.object("again", "%s starts in %s, and its start is in %d µs", r.id, d.Wait, r.start-h.at)
 	}
 }
-
-// stepBack has the clock step back, for much longer than any rule's window.
-func (h *history) stepBack() {
-	by := pick(h, time.Hour, 30*time.Hour, 40*24*time.Hour).Microseconds() + h.rng.Int64N(3600e6)
-	h.back += by
-	h.move(h.at - by)
-	h.note("the clock steps back by %d µs", by)
-}
-
-// aligned says that windows lie by the clock, or where it was when one opened: when it has stepped back, one of them may
-// admit its limit once more.
-func (b bounded) aligned() bool {
-	return b.model.Algorithm == CalendarQuota || b.model.Algorithm == FixedWindow
-}
-
-// waits holds an answer after the clock has stepped back against "nobody waits longer than its window": what stood in the
-// future counts as now. docs/algorithms.md has for each rule how long nothing may start.
-func (h *history) waits(req request, d throttle.Decision) {
-	most := int64(62e6) + 4*h.pad // starts are granted a minute ahead
-	for _, c := range req.path {
-		r := c.Rule
-		switch r.Algorithm {
-		case TokenBucket:
-			most += 2*(r.Burst+1)*(r.Per+r.Margin+h.pad)/max(1, r.Limit) + 10e6
-		case CalendarQuota:
-			from, to := r.Begins(h.at)
-			most += 2*(to-from) + 4*60e6
-		default:
-			most += 3 * (r.Per + r.Margin + h.pad + 1)
-		}
-	}
-	if !d.Allowed && d.RetryAfter != throttle.Never && d.RetryAfter.Microseconds() > most {
-		h.object("step", "after a step back %v waits for %s, of %d µs at most", req.Costs, d.RetryAfter, most)
-	}
-}

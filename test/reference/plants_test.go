@@ -105,16 +105,12 @@ func kindsFor(what string) []kind {
 		return slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.rules != nil })
 	}
 	several := func(h *history) []policy.Rule { return []policy.Rule{rule(h), rule(h), bucketRule(h)} }
-	list := []kind{
+	return []kind{
 		{name: name, rules: only(rule)},
 		{name: name + " ahead", rules: only(rule), ahead: true, refunds: true},
 		{name: name + " path", rules: several, ahead: true, refunds: true},
 		{name: name + " expires", rules: several, ahead: true, refunds: true, expires: true},
 	}
-	if name != "concurrency" {
-		list = append(list, kind{name: name + " steps", rules: only(func(h *history) policy.Rule { return short(h, rule(h)) }), steps: true})
-	}
-	return list
 }
 
 // findFault returns what scenes and histories find wrong on a server that has a fault.

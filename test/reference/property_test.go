@@ -32,21 +32,6 @@ var kinds = []kind{
 	{name: "path"},
 	{name: "path, ahead and refunds", ahead: true, refunds: true},
 	{name: "path, asked again, keys expire", ahead: true, refunds: true, expires: true},
-	{name: "path, the clock steps back", rules: shortRules, ahead: true, steps: true},
-}
-
-// shortRules are two rules of one level whose windows are short beside the steps of a clock.
-func shortRules(h *history) []policy.Rule {
-	rule := pick(h, bucketRule, slidingRule, fixedRule, openingRule, calendarRule)
-	return []policy.Rule{short(h, rule(h)), short(h, rule(h))}
-}
-
-func short(h *history, r policy.Rule) policy.Rule {
-	if r.Algorithm != policy.Calendar {
-		r.Per, r.Limit, r.Burst = pick(h, time.Second, 10*time.Second, time.Minute), pick[int64](h, 1, 3, 20, 300), min(r.Burst, 20)
-	}
-	r.Margin = min(r.Margin, r.Per/8)
-	return r
 }
 
 // extremeRule is a rule whose numbers are large or small for its algorithm: windows shorter than a

@@ -98,10 +98,3 @@ func TestPlainAnswersAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 }
-
-func BenchmarkRead(b *testing.B) {
-	h := plainAnswer()
-	for b.Loop() {
-		Read(200, h, now)
-	}
-}

@@ -13,9 +13,8 @@ type Panel struct {
 	Starts []time.Duration
 }
 
-// Chart draws runs below each other, as the starts in each slice of time beside
-// what the limit allows in one. It is a plain SVG that takes the colours of the
-// reader's page, light or dark.
+// Chart draws runs below each other, as the starts in each slice of time beside what the limit allows in one. It is a plain SVG
+// that takes the colours of the reader's page, light or dark.
 type Chart struct {
 	Title  string
 	Panels []Panel

@@ -68,8 +68,7 @@ func TestUsed(t *testing.T) {
 	}
 }
 
-// plainly is Lateness by its definition, every pair of starts looked at by
-// itself.
+// plainly is Lateness by its definition, every pair of starts looked at by itself.
 func (r Rule) plainly(starts []time.Duration) []time.Duration {
 	apart := func(units int) time.Duration { // how far the first and the last of so many more must be
 		switch {

@@ -5,12 +5,10 @@ import (
 	"time"
 )
 
-// Lateness returns, for each of the starts, which are in order, how long its
-// unit had been free. Only starts can be seen, not the moments at which units
-// were granted; so each grant is taken to have been as late as the starts allow.
-// What is returned is then the least that explains them: a start that comes a
-// whole interval too late is that late, once; one that comes on the schedule of
-// those after it is not late at all. The rule must have been kept.
+// Lateness returns, for each of the starts, which are in order, how long its unit had been free. Only starts can be seen, not the
+// moments at which units were granted; so each grant is taken to have been as late as the starts allow. What is returned is then
+// the least that explains them: a start that comes a whole interval too late is that late, once; one that comes on the schedule
+// of those after it is not late at all. The rule must have been kept.
 //
 // The first unit counts from its own start, and so do the others that a bucket
 // or window had when the backlog began to be worked off.

@@ -15,8 +15,7 @@ import (
 type Row struct {
 	// Measure is the thing, Who did it.
 	Measure, Who string
-	// Missing says why it could not be done here. The other figures are then
-	// left out.
+	// Missing says why it could not be done here. The other figures are then left out.
 	Missing string
 	// Started of Tasks tasks, with no more than Most starts in a time of the
 	// rule's per, MostAPI where the calls arrived, of the Bound that the rule has.
@@ -76,8 +75,7 @@ var columns = []struct {
 	{"note", true, func(r Row) string { return r.Note }},
 }
 
-// WriteTable writes the rows as a table of Markdown whose columns line up. A
-// measure is named in its first row.
+// WriteTable writes the rows as a table of Markdown whose columns line up. A measure is named in its first row.
 func WriteTable(w io.Writer, rows []Row) error {
 	lines := [][]string{make([]string, len(columns))}
 	for i, c := range columns {
@@ -210,8 +208,7 @@ func Between(page, begin, end string) (string, error) {
 	return text, nil
 }
 
-// Replace returns a page with what stands between two lines, begin and end, put
-// anew. The error is that of Between.
+// Replace returns a page with what stands between two lines, begin and end, put anew. The error is that of Between.
 func Replace(page, begin, end, text string) (string, error) {
 	old, err := Between(page, begin, end)
 	if err != nil {
