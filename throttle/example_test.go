@@ -178,5 +178,7 @@ func ExampleDecision_Header() {
 	// "api/*:caller";r=0;t=3600
 	// "api:all";q=1000;w=86400, "api/*:caller";q=1;w=3600
 	//
-	// "api/*:caller";r=0;t=3600 "api:all";q=1000;w=86400, "api/*:caller";q=1;w=3600 3600
+	// "api/*:caller";r=0;t=3600
+	// "api:all";q=1000;w=86400, "api/*:caller";q=1;w=3600
+	// 3600
 }

@@ -101,6 +101,7 @@ func reloads(t *testing.T, test func(t *testing.T, r *reloading)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); r.Reload(ctx, r.signals) }()
+		synctest.Wait() // it has looked at the file, which the test may write now
 		test(t, r)
 		cancel()
 		<-done
