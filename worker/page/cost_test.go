@@ -22,7 +22,7 @@ import (
 	"github.com/headway-go/headway/test/redistest"
 )
 
-// A reading of an open screen sends some 110 commands at most, whatever the number of scopes and tasks.
+// A reading of an open screen sends some 60 commands at most, whatever the number of scopes and tasks.
 func TestSnapshotCost(t *testing.T) {
 	t.Parallel()
 	s := newSiteUnder(t, anyProvider, nil)
@@ -52,7 +52,7 @@ func TestSnapshotCost(t *testing.T) {
 			if last, err = topic.load(t.Context(), last); err != nil {
 				t.Error(err)
 			}
-			if n := int(sent.Load() - before); n > 110 {
+			if n := int(sent.Load() - before); n > 66 {
 				t.Errorf("%s sent %d commands", path, n)
 			}
 		}

@@ -47,7 +47,7 @@ type scopeDetails struct {
 	events       []control.UpstreamEvent
 }
 
-// loadScope reads a scope. It costs some 15 commands, and some 80 more for the details.
+// loadScope reads a scope. It costs some 15 commands, and some 40 more for the details.
 func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, error) {
 	name, s := of.Get("scope"), &scopeState{}
 	before, again := last.(*scopeState)
