@@ -181,6 +181,11 @@ func TestThrottleImportsLittle(t *testing.T) {
 			}
 		}
 	}
+	for pkg, most := range map[string]int{"throttle": 12, "worker": 33} {
+		if n := strings.Count(goSays(t, "list", "-deps", "./"+pkg), "github.com/headway-go/headway/"); n > most {
+			t.Errorf("%s brings %d packages of ours, %d at most", pkg, n, most)
+		}
+	}
 }
 
 // "What the benchmarks need stands in no go.mod but theirs": each module that the top requires has
