@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -39,7 +40,9 @@ type Hint struct {
 	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with a Retry-After, or
 	// with a quota that has nothing left until a reset; a quota of 1 has nothing left after each call, and does not count.
 	Limited bool
-	// Status is the status of a refusal, 0 for other answers.
+	// Failed reports that the API failed: a status from 500 to 599 that is not Limited. A Table may say otherwise, as of Limited.
+	Failed bool
+	// Status is the status of a refusal or a failure, 0 for other answers.
 	Status int
 
 	// Retry is the wait that the API asks for, from now: 0 to MaxWait, and meaningless unless RetryKnown. It comes from the
@@ -47,6 +50,17 @@ type Hint struct {
 	// left.
 	Retry      time.Duration
 	RetryKnown bool
+
+	// Names are the names that the answer gives the limits that it is about, at most 8 of 64 bytes: what a Table says, the
+	// violated policies of a problem (RFC 9457), and for a Limited answer the names of Quotas of which nothing is left.
+	Names []string
+	// Scope, Pause, Burns and Counts are the Scope, Wait, Burns and Counts of the Case that the answer is; see there.
+	Scope  string
+	Pause  time.Duration
+	Burns  bool
+	Counts bool
+	// Costs are what the call has cost by unit, as far as the answer says; see Table.More.
+	Costs map[string]int64
 
 	// Quotas are the limits that the answer gives, at most MaxQuotas: the IETF draft's first, then by unit, window and name.
 	Quotas []Quota
@@ -73,13 +87,6 @@ type Quota struct {
 	Source string
 }
 
-// Reader reads answers of an API whose header fields mean something else than most APIs' do. The zero Reader reads as Read does.
-type Reader struct {
-	// ResetUnit is the unit of resets that are plain numbers. With a millisecond, numbers below 1e9 are waits, so no longer than
-	// 11 days. Retry-After and the IETF draft's current form are not affected. Defaults to a second.
-	ResetUnit time.Duration
-}
-
 // Read reads an answer's status and header. Waits count from the answer's own Date if that is plausible, and otherwise from now.
 //
 // It neither keeps nor changes header, and is safe for concurrent use as long as no goroutine writes to header. An answer without
@@ -89,31 +96,86 @@ func Read(status int, header http.Header, now time.Time) Hint {
 	return Reader{}.Read(status, header, now)
 }
 
-// Read reads an answer as the function Read does, by what r says of its fields.
+// Read reads an answer as the function Read does, by what r says of its fields. Without a body, no Case with a Body or JSON matches.
 func (r Reader) Read(status int, header http.Header, now time.Time) Hint {
-	hint := Hint{Limited: status == http.StatusTooManyRequests}
-	if fields := collect(header); len(fields) > 0 {
-		c := r.clock(header, now)
-		hint.Quotas = c.quotas(fields)
-		if 400 <= status && status <= 599 {
-			hint.refuse(c, fields)
-		}
+	return r.read(status, header, nil, now)
+}
+
+// ReadResponse reads a whole answer. It looks at the first 4 KiB of the body, if a Table asks for that or the body is a problem
+// (RFC 9457), and leaves the body as it was. It waits for these bytes. Compressed bodies are not looked at.
+func (r Reader) ReadResponse(resp *http.Response, now time.Time) Hint {
+	var body Body
+	if r.wantsBody(resp.StatusCode, resp.Header) {
+		body = peek(resp)
 	}
-	if hint.Limited {
-		hint.Status = status
+	h := r.read(resp.StatusCode, resp.Header, body, now)
+	if resp.Request != nil && resp.Request.URL != nil {
+		h.Host = HostOf(resp.Request.URL)
 	}
-	return hint
+	return h
+}
+
+func (r Reader) read(status int, header http.Header, body Body, now time.Time) Hint {
+	fields := collect(header)
+	if len(fields) == 0 && len(r.Tables) == 0 && !isProblem(status, header) {
+		return byStatus(status)
+	}
+	p := parsed{status: status, header: header, body: body, fields: fields, clock: r.clock(header, now), hint: byStatus(status)}
+	if p.hint.Quotas = p.quotas(fields); isError(status) {
+		p.refuse()
+	}
+	p.readTables(r)
+	h := p.hint
+	if h.Status = 0; h.Limited || h.Failed {
+		h.Status = status
+	}
+	if h.Limited && len(h.Names) == 0 {
+		h.Names = exhausted(h.Quotas)
+	}
+	return h
+}
+
+// byStatus returns what a status means alone.
+func byStatus(status int) (h Hint) {
+	h.Limited, h.Failed = status == http.StatusTooManyRequests, 500 <= status && status <= 599
+	if h.Limited || h.Failed {
+		h.Status = status
+	}
+	return h
+}
+
+// parsed is an answer that is being read.
+type parsed struct {
+	status int
+	header http.Header
+	body   Body
+	fields []field
+	clock
+	hint  Hint
+	asked bool // the header names the time to come back
 }
 
 // refuse reads whether an error says "later", whatever its status, and when to come back.
-func (h *Hint) refuse(c clock, fields []field) {
-	wait, known, asked := c.retry(fields)
+func (p *parsed) refuse() {
+	h := &p.hint
+	wait, known, asked := p.retry(p.fields)
+	p.asked = known
 	h.Limited = h.Limited || asked
 	if !known {
 		wait, known = longestReset(h.Quotas, h.Limited)
 	}
 	h.Limited = h.Limited || known
-	h.Retry, h.RetryKnown = wait, known
+	h.Retry, h.RetryKnown, h.Failed = wait, known, h.Failed && !h.Limited
+}
+
+// exhausted returns the names of the quotas of which nothing is left.
+func exhausted(quotas []Quota) (names []string) {
+	for _, q := range quotas {
+		if q.Remaining == 0 && q.Name != "" && len(names) < maxNames && !slices.Contains(names, q.Name) {
+			names = append(names, q.Name)
+		}
+	}
+	return names
 }
 
 // longestReset returns when the last of the exhausted quotas is fully restored. A quota of 1 counts only if the call was refused.

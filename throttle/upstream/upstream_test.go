@@ -36,7 +36,7 @@ func quota(source, name, unit string, limit, remaining int64, reset, window time
 
 // refused is a refusal under any status.
 func refused(status int, retry time.Duration, quotas ...Quota) Hint {
-	return Hint{Limited: true, Status: status, Retry: retry, RetryKnown: true, Quotas: quotas}
+	return Hint{Limited: true, Status: status, Retry: retry, RetryKnown: true, Names: exhausted(quotas), Quotas: quotas}
 }
 
 // rateOf is what Amazon reports.
@@ -253,8 +253,8 @@ func TestStatus(t *testing.T) {
 		"429 with a quota that has units": {429, "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 9", Hint{Limited: true, Status: 429, Quotas: []Quota{quota("x-ratelimit", "", "requests", 5, 1, 9*time.Second, 0)}}},
 		"429 with two spent quotas": {429, spent + "\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 11s\nx-ratelimit-remaining-images: 0",
 			limited(11*time.Second, quota("x-ratelimit", "", "images", Unknown, 0, Unknown, 0), q, quota("x-ratelimit", "", "tokens", Unknown, 0, 11*time.Second, 0))},
-		"503 with nothing":         {503, "", Hint{}},
-		"503 with nonsense":        {503, "Retry-After: soon", Hint{}},
+		"503 with nothing":         {503, "", Hint{Failed: true, Status: 503}},
+		"503 with nonsense":        {503, "Retry-After: soon", Hint{Failed: true, Status: 503}},
 		"503 with Retry-After":     {503, "Retry-After: 7", refused(503, 7*time.Second)},
 		"503 with milliseconds":    {503, "x-ms-retry-after-ms: 7", refused(503, 7*time.Millisecond)},
 		"503 with a spent quota":   {503, spent, refused(503, 9*time.Second, q)},
@@ -272,7 +272,7 @@ func TestStatus(t *testing.T) {
 		"no status, nothing":       {0, "", Hint{}},
 		"200 with nothing of ours": {200, "Content-Type: text/plain\nServer: x\nDate: Sun, 01 Mar 2026 12:00:00 GMT", Hint{}},
 	})
-	if got := Read(503, http.Header{"Retry-After": nil, "X-Ratelimit-Limit": {}}, now); !reflect.DeepEqual(got, Hint{}) {
+	if got := Read(503, http.Header{"Retry-After": nil, "X-Ratelimit-Limit": {}}, now); !reflect.DeepEqual(got, Hint{Failed: true, Status: 503}) {
 		t.Errorf("no values: %+v", got)
 	}
 	if got := Read(200, nil, time.Time{}); !reflect.DeepEqual(got, Hint{}) {
