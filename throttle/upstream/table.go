@@ -12,8 +12,8 @@ import (
 type Table struct {
 	// Cases are answers that mean something else than Read takes them for. The first case that matches an answer counts.
 	Cases []Case
-	// NameFields are header fields whose value names the limit that an answer is about, and NamePaths are the paths of such names
-	// in a body, as in Case.JSON. They become Hint.Names.
+	// NameFields are header fields whose value names the limit that refused a call, and NamePaths are the paths of such names
+	// in the body of an error, as in Case.JSON. They become Hint.Names.
 	NameFields, NamePaths []string
 	// WaitPaths are the paths in a body of the time until the API wants to be called again: a number of seconds, or a duration
 	// such as "34.07s". A Retry-After takes precedence.
@@ -34,8 +34,9 @@ type Case struct {
 	Header string
 	// Body is a text that is in the first 4 KiB of the body. Case does not matter, here and in Header.
 	Body string
-	// JSON is the path of a value in the first 4 KiB of a JSON body, such as "errors.extensions.code", or "path=text" for one
-	// that is a text. A path has the names of members; lists are looked through.
+	// JSON is the path of a value in the first 4 KiB of a JSON body, such as "errors.extensions.code", "path=text" for one that is
+	// a text, or "path~text" for one that contains a text, whatever its case. A path has the names of members; lists are looked
+	// through.
 	JSON string
 
 	// Means is what the answer means. Defaults to Limited.
@@ -115,28 +116,37 @@ func isProblem(status int, header http.Header) bool {
 }
 
 // readTables adds what the tables say to what the header has said.
-func (p *parsed) readTables(r Reader) {
-	tables := r.Tables
+func (p *parsed) readTables(tables []*Table) {
 	if isProblem(p.status, p.header) {
 		tables = append(slices.Clone(tables), &problems)
 	}
-	matched := false
 	for _, t := range tables {
 		p.addNames(t)
 		p.readWaits(t)
-		if at := slices.IndexFunc(t.Cases, p.is); at >= 0 && !matched {
-			matched = true
+	}
+	for _, t := range tables { // a case has the last word, whichever table gives a wait
+		if at := slices.IndexFunc(t.Cases, p.is); at >= 0 {
 			p.apply(t.Cases[at])
+			break
 		}
+	}
+	for _, t := range tables {
 		if t.More != nil {
 			t.More(&p.hint, p.body)
 		}
-		for _, name := range p.hint.Names {
-			if p.hint.Scope == "" {
-				p.hint.Scope = t.Reasons[strings.ToLower(name)]
+	}
+}
+
+// ScopeFor returns which scope waits for limits of these names: the Reasons of the first table that has one of them, else "".
+func (r Reader) ScopeFor(names []string) string {
+	for _, t := range r.Tables {
+		for _, name := range names {
+			if scope := t.Reasons[strings.ToLower(name)]; scope != "" {
+				return scope
 			}
 		}
 	}
+	return ""
 }
 
 // addNames adds the names of the limits that an answer is about.
@@ -185,7 +195,7 @@ func (p *parsed) readWaits(t *Table) {
 // apply applies what a case means.
 func (p *parsed) apply(is Case) {
 	h := &p.hint
-	h.Scope, h.Pause, h.Burns, h.Counts = is.Scope, is.Wait, is.Burns, is.Counts
+	h.Where, h.Pause, h.Burns, h.Counts = is.Scope, is.Wait, is.Burns, is.Counts
 	if is.Means == Fine || is.Means == Failed {
 		h.Limited, h.Failed, h.Retry, h.RetryKnown = false, is.Means == Failed, 0, false
 		return
@@ -204,9 +214,12 @@ func (p *parsed) is(c Case) bool {
 	if c.JSON == "" {
 		return true
 	}
-	path, want, exact := strings.Cut(c.JSON, "=")
+	path, want, contains := c.JSON, "", true
+	if at := strings.IndexAny(c.JSON, "=~"); at >= 0 {
+		path, want, contains = c.JSON[:at], c.JSON[at+1:], c.JSON[at] == '~'
+	}
 	for value := range p.body.All(path) {
-		if !exact || value == want {
+		if value == want || contains && strings.Contains(strings.ToLower(value), strings.ToLower(want)) {
 			return true
 		}
 	}

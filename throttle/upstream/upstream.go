@@ -51,11 +51,12 @@ type Hint struct {
 	Retry      time.Duration
 	RetryKnown bool
 
-	// Names are the names that the answer gives the limits that it is about, at most 8 of 64 bytes: what a Table says, the
-	// violated policies of a problem (RFC 9457), and for a Limited answer the names of Quotas of which nothing is left.
+	// Names are the names that a Limited answer gives the limits that refused the call, at most 8 of 64 bytes: what a Table says,
+	// the violated policies of a problem (RFC 9457), and otherwise the names of Quotas of which nothing is left.
 	Names []string
-	// Scope, Pause, Burns and Counts are the Scope, Wait, Burns and Counts of the Case that the answer is; see there.
-	Scope  string
+	// Where, Pause, Burns and Counts are the Scope, Wait, Burns and Counts of the Case that the answer is; see there. Where may
+	// come from Table.Reasons, too.
+	Where  string
 	Pause  time.Duration
 	Burns  bool
 	Counts bool
@@ -124,13 +125,18 @@ func (r Reader) read(status int, header http.Header, body Body, now time.Time) H
 	if p.hint.Quotas = p.quotas(fields); isError(status) {
 		p.refuse()
 	}
-	p.readTables(r)
+	p.readTables(r.Tables)
 	h := p.hint
 	if h.Status = 0; h.Limited || h.Failed {
 		h.Status = status
 	}
-	if h.Limited && len(h.Names) == 0 {
+	if !h.Limited {
+		h.Names = nil
+	} else if len(h.Names) == 0 {
 		h.Names = exhausted(h.Quotas)
+	}
+	if h.Limited && h.Where == "" {
+		h.Where = r.ScopeFor(h.Names)
 	}
 	return h
 }
