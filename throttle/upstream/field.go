@@ -54,7 +54,7 @@ func isOurs(key string) bool {
 			return true
 		}
 	}
-	return strings.EqualFold(key, shopifyField)
+	return strings.EqualFold(key, shopifyField) || strings.EqualFold(key, salesforceField)
 }
 
 func hasPrefixFold(s, prefix string) bool {

@@ -29,7 +29,7 @@ func FuzzRead(f *testing.F) {
 		"x-ratelimit-limit-requests:60\nx-ratelimit-reset-requests:1d2h6m0.5s120ms\nx-ratelimit-remaining-requests:0",
 		"anthropic-ratelimit-tokens-limit:5\nanthropic-ratelimit-tokens-reset:2026-03-01T12:00:30Z\nanthropic-priority-x-limit:4",
 		"X-HubSpot-RateLimit-Max:5\nX-HubSpot-RateLimit-Interval-Milliseconds:10000\nX-HubSpot-RateLimit-Daily:5",
-		"X-Shopify-Shop-Api-Call-Limit:32/40\nZendesk-RateLimit-x:total=100; remaining=99; resets=41\nX-Rate-Limit:7",
+		"X-Shopify-Shop-Api-Call-Limit:32/40\nSforce-Limit-Info:api-usage=18/5000; x\nZendesk-RateLimit-x:total=100; remaining=99; resets=41\nX-Rate-Limit:7",
 		"X-RateLimit-Limit:5\nX-RateLimit-Reset:1772366460000\nX-RateLimit-Reset-After:1.5\nX-RateLimit-Name:a",
 	} {
 		f.Add(429, lines, now.Unix())

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	shopifyField  = "x-shopify-shop-api-call-limit"
-	amazonField   = "x-amzn-ratelimit-limit"
-	zendeskPrefix = "zendesk-ratelimit-"
+	shopifyField    = "x-shopify-shop-api-call-limit"
+	salesforceField = "sforce-limit-info"
+	amazonField     = "x-amzn-ratelimit-limit"
+	zendeskPrefix   = "zendesk-ratelimit-"
 )
 
 // quotas reads every quota of an answer and leaves each once.
@@ -157,7 +158,9 @@ func (c clock) special(f *field) (Quota, bool) {
 	name, isZendesk := strings.CutPrefix(f.name, zendeskPrefix)
 	switch {
 	case f.name == shopifyField:
-		return shopify(f)
+		return usage("x-shopify", f.trimmed(), 0)
+	case f.name == salesforceField:
+		return salesforce(f)
 	case f.name == amazonField:
 		return amazon(f)
 	case isZendesk:
@@ -166,10 +169,10 @@ func (c clock) special(f *field) (Quota, bool) {
 	return Quota{}, false
 }
 
-// shopify reads 32/40: so much of the bucket is full.
-func shopify(f *field) (Quota, bool) {
+// usage reads 32/40: so many of so many units are used.
+func usage(source string, values []string, window time.Duration) (Quota, bool) {
 	var limits, used tally
-	for _, v := range f.trimmed() {
+	for _, v := range values {
 		if u, l, ok := strings.Cut(v, "/"); ok {
 			used.add(u)
 			limits.add(l)
@@ -179,9 +182,23 @@ func shopify(f *field) (Quota, bool) {
 	if limit == Unknown || full == Unknown {
 		return Quota{}, false
 	}
-	q := newQuota("x-shopify", "", "requests", limit, 0)
+	q := newQuota(source, "", "requests", limit, window)
 	q.Remaining = max(limit-full, 0)
 	return q, true
+}
+
+// salesforce reads api-usage=18/5000; per-app-api-usage=17/250(appName=x): the calls of the last 24 hours, here those of the
+// organization alone.
+func salesforce(f *field) (Quota, bool) {
+	var values []string
+	for _, v := range f.trimmed() {
+		for part := range strings.SplitSeq(v, ";") {
+			if usage, ok := strings.CutPrefix(strings.TrimSpace(part), "api-usage="); ok {
+				values = append(values, usage)
+			}
+		}
+	}
+	return usage("sforce", values, day)
 }
 
 // amazon reads a rate: units per second, or one unit in the time that a fraction makes of it. That time is rounded up.

@@ -136,6 +136,11 @@ func TestVendors(t *testing.T) {
 			told(quota("x-shopify", "", "requests", 40, 8, Unknown, 0))},
 		"Shopify, exceeded": {429, "X-Shopify-Shop-Api-Call-Limit: 41/40\nRetry-After: 2.0",
 			limited(2*time.Second, quota("x-shopify", "", "requests", 40, 0, Unknown, 0))},
+		"Salesforce": {200, "Sforce-Limit-Info: api-usage=18/5000; per-app-api-usage=17/250(appName=sample-connected-app)",
+			told(quota("sforce", "", "requests", 5000, 4982, Unknown, day))},
+		"Salesforce, exceeded": {403, "Sforce-Limit-Info: api-usage=5003/5000",
+			told(quota("sforce", "", "requests", 5000, 0, Unknown, day))},
+		"Salesforce, nonsense": {200, "Sforce-Limit-Info: api-usage=many/5000, usage=18/5000", Hint{}},
 		"Discord, exceeded": {429, `
 			Retry-After: 65
 			X-RateLimit-Limit: 10
