@@ -1,0 +1,23 @@
+package dialect
+
+import (
+	"time"
+
+	"github.com/headway-go/headway/throttle/upstream"
+)
+
+// Salesforce counts the requests of an organization in the last 24 hours, and requests in progress that take 20 seconds and more: 25,
+// in developer and trial organizations 5. Both are refused with 403 and the code REQUEST_LIMIT_EXCEEDED, or by the SOAP API with 500;
+// the message tells them apart, and there is no time. Sforce-Limit-Info says how many requests of the day are used.
+var salesforce = &Dialect{
+	Name:   "salesforce",
+	Source: "https://developer.salesforce.com/docs/platform/salesforce-app-limits-cheatsheet/guide/salesforce-app-limits-platform-api.html",
+	Date:   "2026-11",
+	Table: upstream.Table{
+		Cases: []upstream.Case{
+			{Body: "ConcurrentRequests", Wait: 10 * time.Second},
+			{Body: "REQUEST_LIMIT_EXCEEDED", Wait: time.Minute}, // the window slides, so some of the day comes back each minute
+		},
+		NamePaths: []string{"errorCode"},
+	},
+}
