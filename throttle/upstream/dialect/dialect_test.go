@@ -224,6 +224,25 @@ func TestNamed(t *testing.T) {
 	}
 }
 
+// Each dialect has its section in docs/vendors.md, with its page and date.
+func TestVendorsPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/vendors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		for _, text := range []string{"answers: " + d.Name + "\n", "](" + d.Source + ")"} {
+			if !strings.Contains(string(page), text) {
+				t.Errorf("docs/vendors.md does not have %q", text)
+			}
+		}
+		if !regexp.MustCompile(regexp.QuoteMeta("]("+d.Source+")") + `[^\n]*` + d.Date).Match(page) {
+			t.Errorf("docs/vendors.md does not say that %s is of %s", d.Name, d.Date)
+		}
+	}
+}
+
 // Whatever a body says, a hint keeps its bounds.
 func FuzzBodies(f *testing.F) {
 	for _, d := range all {
