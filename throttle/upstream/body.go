@@ -83,8 +83,7 @@ func peek(resp *http.Response) Body {
 	if resp.Body == nil || resp.Body == http.NoBody {
 		return nil
 	}
-	first := make([]byte, maxBody)
-	n, err := io.ReadFull(resp.Body, first)
+	first, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	rest := io.Reader(resp.Body)
 	if err != nil {
 		rest = ended{err}
@@ -92,16 +91,11 @@ func peek(resp *http.Response) Body {
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(first[:n]), rest), resp.Body}
-	return first[:n]
+	}{io.MultiReader(bytes.NewReader(first), rest), resp.Body}
+	return first
 }
 
-// ended is a body of which nothing is left but how it ended.
+// ended is a body of which nothing is left but its error.
 type ended struct{ err error }
 
-func (e ended) Read([]byte) (int, error) {
-	if e.err == io.ErrUnexpectedEOF || e.err == io.EOF { // it was shorter than what was asked for
-		return 0, io.EOF
-	}
-	return 0, e.err
-}
+func (e ended) Read([]byte) (int, error) { return 0, e.err }

@@ -105,6 +105,7 @@ func TestBodyIsHandedOn(t *testing.T) {
 		"beyond 4 KiB":      {strings.NewReader(long), long, nil, false},
 		"byte by byte":      {iotest.OneByteReader(strings.NewReader("secondary")), "secondary", nil, true},
 		"one that breaks":   {io.MultiReader(strings.NewReader("secondary"), iotest.ErrReader(errBroken)), "secondary", errBroken, true},
+		"one that is cut":   {io.MultiReader(strings.NewReader("secondary"), iotest.ErrReader(io.ErrUnexpectedEOF)), "secondary", io.ErrUnexpectedEOF, true},
 		"one that is empty": {strings.NewReader(""), "", nil, false},
 	} {
 		resp := &http.Response{StatusCode: 403, Header: http.Header{}, Body: io.NopCloser(c.body)}
