@@ -9,7 +9,8 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// ReportResult is the effect of an answer: until when the scope is paused, and whether the answer was the first to report this.
+// ReportResult is the effect of an answer: until when a scope is paused and which, and whether the answer was the first to report
+// this.
 type ReportResult = answers.Result
 
 // UpstreamChange is a new effect of an API's answer, see Limiter.Report: What it is, the Scope, Rule and Pattern that it is
@@ -45,14 +46,24 @@ func (l *Limiter) newReporter() *answers.Reporter {
 	})
 }
 
-// ReadAnswer reads an API's answer to a call that spent from a scope, for Report: as upstream.Read, with the unit of resets that
-// the policy names. It does no I/O.
+// ReadAnswer reads the status and the header of an API's answer to a call that spent from a scope, for Report: as upstream.Read,
+// and by the policy's Reading of the scope. It does no I/O.
 func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now time.Time) upstream.Hint {
-	var r upstream.Reader
-	if p, err := l.plan(scope); err == nil {
-		r.ResetUnit = l.Policy().ResetUnit(p.Scope.Scope)
+	return l.readerOf(scope).Read(status, header, now)
+}
+
+// ReadResponse is ReadAnswer for a whole answer. It looks at the first 4 KiB of the body if the Reading asks for that, and leaves
+// the body as it was. It waits for these bytes. The host is that of the answer's Request.
+func (l *Limiter) ReadResponse(scope string, resp *http.Response, now time.Time) upstream.Hint {
+	return l.readerOf(scope).ReadResponse(resp, now)
+}
+
+func (l *Limiter) readerOf(scope string) upstream.Reader {
+	p, err := l.plan(scope)
+	if err != nil {
+		return upstream.Reader{}
 	}
-	return r.Read(status, header, now)
+	return l.Policy().Reader(p.Scope.Scope)
 }
 
 // Report applies what an API's answer says about its limits to all that spend from a scope and from the scopes below it, in every

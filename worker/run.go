@@ -66,7 +66,7 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	if wait, deferred := deferredBy(err); deferred {
 		outcome = "deferred"
 		claim()
-		m.settleRefused(asynqs, j, d.Grant)
+		m.settleRefused(asynqs, run)
 		if ended, with := m.endDeferred(asynqs, j, d, wait); ended {
 			return with
 		}

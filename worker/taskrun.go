@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,47 +15,63 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// ReportStatus reports the status and header of an API's answer to a call from a task's handler. It assumes that the answer came
-// from the API of the task's scope in limits.yaml. All workers apply it: if the API says to stay away, no task starts in the
-// task's scope, or below it, until that is over. See throttle.Limiter.Report.
+// ReportResponse reports an API's answer to a call from a task's handler, and returns what the answer means. It assumes that the
+// answer came from the API of the task's scope in limits.yaml. All workers apply it: if the API says to stay away, no task starts
+// in the scope that the answer is about, or below it, until that is over. See throttle.Limiter.Report. If the answer says what the
+// call has cost, the run is settled; see Settle.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
-//	if err := worker.ReportResponse(ctx, resp); err != nil {
+//	if err := worker.ReportResponse(ctx, resp).Err(); err != nil {
 //		return err
 //	}
 //
-// The error is a *RefusedError if the API refuses the call because of a limit, and nil otherwise. A handler that returns it, or
-// wraps it, uses up no attempt: the task goes back to the front of its queue and comes when the API wants to be called again. If
-// Redis cannot be reached, only this task stays away. Outside of a handler ReportStatus only parses the answer. Costs the same as
-// Limiter.Report.
-func ReportStatus(ctx context.Context, status int, header http.Header) error {
-	return report(ctx, status, header, "")
+// It looks at the first 4 KiB of the body if `answers` of limits.yaml asks for that, and leaves the body as it was. An answer of a
+// host that limits.yaml does not list changes no limit. If Redis cannot be reached, only this task stays away. Outside of a handler
+// it only reads the answer. Costs the same as Limiter.Report, and as Settle if the answer has costs.
+func ReportResponse(ctx context.Context, resp *http.Response) Judgement {
+	if r := limitedRun(ctx); r != nil {
+		return r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.job.scope, resp, time.Now()))
+	}
+	return Judgement{Hint: upstream.Reader{}.ReadResponse(resp, time.Now())}
 }
 
-// ReportResponse is ReportStatus for a whole response. It also reports which host answered, so that an
-// answer of a host that limits.yaml does not list changes no limit.
-func ReportResponse(ctx context.Context, resp *http.Response) error {
-	host := ""
-	if resp.Request != nil && resp.Request.URL != nil {
-		host = upstream.HostOf(resp.Request.URL)
+// ReportStatus is ReportResponse for a client library that shows only the status and the header. The answer counts as that of the
+// scope's API, whatever its host.
+func ReportStatus(ctx context.Context, status int, header http.Header) Judgement {
+	if r := limitedRun(ctx); r != nil {
+		return r.judge(ctx, r.m.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now()))
 	}
-	return report(ctx, resp.StatusCode, resp.Header, host)
+	return Judgement{Hint: upstream.Read(status, header, time.Now())}
 }
 
-func report(ctx context.Context, status int, header http.Header, host string) error {
-	var hint upstream.Hint
-	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
-		hint = r.m.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now())
-		hint.Host = host
-		r.report(ctx, hint)
-	} else {
-		hint = upstream.Read(status, header, time.Now())
+// ReportHint is ReportResponse for an answer that did not come over HTTP, such as a status of gRPC: the caller says what it means.
+func ReportHint(ctx context.Context, hint upstream.Hint) Judgement {
+	if r := limitedRun(ctx); r != nil {
+		return r.judge(ctx, hint)
 	}
-	if !hint.Limited {
+	return Judgement{Hint: hint}
+}
+
+// Judgement is what an API's answer means for the tasks of its scope: Limited, Failed, or neither.
+type Judgement struct {
+	// Hint is what the answer says.
+	upstream.Hint
+	// Until is when the pause ends that the answer asks for, by the Redis server's clock; zero if it asks for none.
+	Until time.Time
+	// Scope is which scope waits, and Rule the rule there that the answer names. Both are empty for an answer that is not Limited,
+	// and Rule also where the answer names no rule of limits.yaml.
+	Scope, Rule string
+}
+
+// Err returns the error for a handler to return: a *RefusedError if the API refuses the call because of a limit, and nil otherwise.
+// A handler that returns it, or wraps it, uses up no attempt, unless limits.yaml says that such an answer burns one: the task goes
+// back to the front of its queue and comes when the API wants to be called again.
+func (j Judgement) Err() error {
+	if !j.Limited {
 		return nil
 	}
-	return &RefusedError{Status: status, RetryAfter: hint.Retry, known: hint.RetryKnown}
+	return &RefusedError{Status: j.Status, RetryAfter: j.Retry, Names: j.Names, known: j.RetryKnown, burns: j.Burns}
 }
 
 // RefusedError says that an API refused a call because of a limit of its own. It is a Deferrer.
@@ -62,20 +79,31 @@ type RefusedError struct {
 	Status int
 	// RetryAfter is how long the API asks to stay away, 0 if it does not say.
 	RetryAfter time.Duration
+	// Names are what the API calls the limits that it is about, as far as it says.
+	Names []string
 
-	known bool
+	known, burns bool
 }
 
 func (e *RefusedError) Error() string {
-	if !e.known {
-		return fmt.Sprintf("headway: the API answered %d and does not say when to come back", e.Status)
+	text := fmt.Sprintf("headway: the API answered %d", e.Status)
+	if len(e.Names) > 0 {
+		text += " (" + strings.Join(e.Names, ", ") + ")"
 	}
-	return fmt.Sprintf("headway: the API answered %d and asks to come back in %s", e.Status, e.RetryAfter)
+	if !e.known {
+		return text + " and does not say when to come back"
+	}
+	return fmt.Sprintf("%s and asks to come back in %s", text, e.RetryAfter)
 }
 
-// DeferBy implements Deferrer: the error uses up no attempt.
+// DeferBy implements Deferrer: the error uses up no attempt, unless limits.yaml says so.
 func (e *RefusedError) DeferBy() (wait time.Duration, known, deferred bool) {
-	return e.RetryAfter, e.known, true
+	return e.RetryAfter, e.known, !e.burns
+}
+
+// RetryIn implements Retrier, for a refusal that burns an attempt.
+func (e *RefusedError) RetryIn() (wait time.Duration, known bool) {
+	return e.RetryAfter, e.known && e.burns
 }
 
 // taskRun is one run of a task, for the functions that its handler calls.
@@ -91,6 +119,7 @@ type taskRun struct {
 	mu       sync.Mutex
 	paused   bool         // the scope, by the answer of its API
 	reported bool         // the handler has reported an answer
+	counts   bool         // a refused call counts
 	spent    policy.Costs // as reported to Config.Usage; nil: as at its start
 }
 
@@ -133,18 +162,38 @@ func ReportSent(ctx context.Context) {
 	}
 }
 
+// limitedRun returns the run whose handler has ctx, nil outside of one and for a task without a scope.
+func limitedRun(ctx context.Context) *taskRun {
+	if r, ok := ctx.Value(runKey{}).(*taskRun); ok && r.job.scope != "" {
+		return r
+	}
+	return nil
+}
+
+// judge reports an answer of the API of the run's scope, and settles the run by the costs in it.
+func (r *taskRun) judge(ctx context.Context, hint upstream.Hint) Judgement {
+	out := r.report(ctx, hint)
+	if len(hint.Costs) > 0 {
+		if _, err := Settle(ctx, hint.Costs); err != nil {
+			r.m.observer.Failed("settle")
+		}
+	}
+	return Judgement{Hint: hint, Until: out.Until, Scope: out.Scope, Rule: out.Rule}
+}
+
 // report reports an answer of the API of the run's scope.
-func (r *taskRun) report(ctx context.Context, hint upstream.Hint) {
+func (r *taskRun) report(ctx context.Context, hint upstream.Hint) throttle.ReportResult {
 	hint.Sent = r.began
 	out, err := r.m.cfg.Limiter.Report(ctx, r.job.scope, hint)
 	if err != nil {
 		r.m.observer.Failed("report")
-		return
+		return out
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reported = true
+	r.reported, r.counts = true, r.counts || hint.Counts
 	r.paused = r.paused || !out.Until.IsZero()
+	return out
 }
 
 // succeeded reports a run that its API has not refused, as its handler has reported no answer: it may be the call that goes
@@ -225,13 +274,20 @@ func Settle(ctx context.Context, costs policy.Costs) (throttle.Settlement, error
 	return got, err
 }
 
+// countsRefused reports whether the API counts the call that it has refused.
+func (r *taskRun) countsRefused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts
+}
+
 // settleRefused takes an http task that its API refused out of the quotas of its scope. It is one call; how many calls another
 // task has made is for its handler to say.
-func (m *Middleware) settleRefused(ctx context.Context, j *job, g throttle.Grant) {
-	if j.task.Type() != queue.TypeHTTP || g.Zero() {
+func (m *Middleware) settleRefused(ctx context.Context, r *taskRun) {
+	if r.job.task.Type() != queue.TypeHTTP || r.grant.Zero() || r.countsRefused() {
 		return
 	}
-	if _, err := m.cfg.Limiter.SettleRefused(ctx, g); err != nil {
+	if _, err := m.cfg.Limiter.SettleRefused(ctx, r.grant); err != nil {
 		m.observer.Failed("settle")
 	}
 }

@@ -46,11 +46,11 @@ func TestToldPausesTheScope(t *testing.T) {
 			switch {
 			case id == "first" && !refused:
 				refused, refusedAt = true, time.Now()
-				return fmt.Errorf("call: %w", ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))))
+				return fmt.Errorf("call: %w", ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(int(pause.Milliseconds()))).Err())
 			case id != "other" && refused && time.Since(refusedAt) < pause-20*time.Millisecond:
 				early = time.Now()
 			}
-			return ReportStatus(ctx, http.StatusOK, http.Header{})
+			return ReportStatus(ctx, http.StatusOK, http.Header{}).Err()
 		})
 		s.add(queue.Task{ID: "first", MaxRetry: queue.Retries(0)})
 		s.until("it is refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused })
@@ -96,7 +96,7 @@ func TestToldTakesHeldStartsBack(t *testing.T) {
 			return nil
 		}
 		redistest.WaitFor(t, "the other to hold", bound, holding(1))
-		return ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(3_600_000))
+		return ReportStatus(ctx, http.StatusTooManyRequests, retryAfterMS(3_600_000)).Err()
 	})
 	s.add(queue.Task{ID: "refused", MaxRetry: queue.Retries(0)})
 	s.until("it runs", func() bool { return s.ran("refused") == 1 })
@@ -129,7 +129,7 @@ func TestToldReads(t *testing.T) {
 		{503, nil, ""},
 		{429, nil, "headway: the API answered 429 and does not say when to come back"},
 	} {
-		err := ReportStatus(t.Context(), test.status, test.header)
+		err := ReportStatus(t.Context(), test.status, test.header).Err()
 		if got := fmt.Sprint(err); err == nil && test.want != "" || err != nil && got != test.want {
 			t.Errorf("%d, %v: %v", test.status, test.header, err)
 		}
@@ -150,7 +150,7 @@ func TestReportResponse(t *testing.T) {
 		id, _ := asynq.GetTaskID(ctx)
 		host, _, _ := strings.Cut(id, "#")
 		resp := &http.Response{StatusCode: http.StatusTooManyRequests, Header: retryAfterMS(3_600_000), Request: &http.Request{URL: &url.URL{Scheme: "https", Host: host}}}
-		return ReportResponse(ctx, resp)
+		return ReportResponse(ctx, resp).Err()
 	})
 	paused := func() int {
 		told, err := s.throttle.cfg.Limiter.UpstreamState(t.Context(), "p/a")
@@ -165,7 +165,7 @@ func TestReportResponse(t *testing.T) {
 	}
 	s.add(queue.Task{ID: "api.example.com#1"})
 	s.until("the scope is paused", func() bool { return paused() == 1 })
-	if err := ReportResponse(t.Context(), &http.Response{StatusCode: http.StatusOK}); err != nil {
+	if err := ReportResponse(t.Context(), &http.Response{StatusCode: http.StatusOK}).Err(); err != nil {
 		t.Errorf("an answer without a request: %v", err)
 	}
 }
@@ -184,7 +184,7 @@ func TestProbeOfSilentHandler(t *testing.T) {
 				if after > 500*time.Millisecond {
 					late.Add(1)
 				}
-				return ReportStatus(ctx, http.StatusTooManyRequests, nil)
+				return ReportStatus(ctx, http.StatusTooManyRequests, nil).Err()
 			}
 			done.Add(1)
 			return nil

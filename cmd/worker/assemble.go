@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/worker"
 	"github.com/headway-go/headway/worker/outbound"
 )
@@ -20,13 +22,17 @@ type taskServer struct {
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(limits *worker.Limits, o options, log *slog.Logger) (system, error) {
 	cfg := o.outbound
-	cfg.Logger, cfg.OnResponse, cfg.OnSent = slog.New(ofTask{log.Handler()}), worker.ReportResponse, worker.ReportSent
+	cfg.Logger, cfg.OnResponse, cfg.OnSent = slog.New(ofTask{log.Handler()}), judge, worker.ReportSent
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err
 	}
 	server := limits.NewServer(asynq.Config{Concurrency: o.concurrency, Queues: o.queues, ShutdownTimeout: o.drain})
 	return &taskServer{Server: server, outbound: out}, nil
+}
+
+func judge(ctx context.Context, resp *http.Response) upstream.Hint {
+	return worker.ReportResponse(ctx, resp).Hint
 }
 
 func (s *taskServer) Start() error { return s.Server.Start(httpOnly{s.outbound}) }

@@ -56,6 +56,9 @@ type Result struct {
 	Until time.Time
 	// Changed says that the answer was the first to report this.
 	Changed bool
+	// Scope is which scope waits, and Rule the rule at its level that the answer names; both are empty if the answer asks for no
+	// pause, and Rule also if it names none of the policy.
+	Scope, Rule string
 }
 
 // Change is a new effect of an API's answer.
@@ -77,7 +80,9 @@ type Change struct {
 // answer is one answer of an API, and the scope whose call was answered.
 type answer struct {
 	upstream.Hint
-	scope  *wire.Scope
+	scope  *wire.Scope // of the call
+	at     *wire.Scope // which waits: the call's, or one above it
+	named  *policy.MatchedRule
 	policy *policy.Policy
 	probed bool // it may be that of the scope's probe
 }
@@ -100,38 +105,56 @@ func (r *Reporter) Report(ctx context.Context, scope string, hint upstream.Hint)
 		hint.Quotas = nil
 	}
 	began, probed := r.probed(s, hint.Sent)
-	a := answer{Hint: hint, scope: s, policy: pol, probed: probed}
+	a := answer{Hint: hint, scope: s, at: s, policy: pol, probed: probed}
+	if hint.Limited {
+		a.locate(r.cfg.Scopes)
+		out.Scope = a.at.Scope.String()
+		if a.named != nil {
+			out.Rule = a.named.Rule.Name
+		}
+	}
 	words, until := r.pauseWords(a)
 	if heeds.Correct() {
 		words = append(words, r.ruleWords(a, len(words) > 0)...)
 	}
-	if len(words) == 0 {
-		return Result{Until: until}, nil
+	if out.Until = until; len(words) == 0 {
+		return out, nil
 	}
 	noted, err := r.send(ctx, s, words)
 	if err != nil {
 		for _, w := range words {
 			r.forgetWords(s.Prefix + w.Name) // it is reported with the next answer
 		}
-		return Result{Until: until}, err
+		return out, err
 	}
 	if probed {
 		r.endProbe(s, began)
 		r.cfg.Wake(s.Scope.Provider()) // a pause may end sooner than its probe would have been given up
 	}
-	return r.noted(ctx, a, words, noted, until), nil
+	r.noted(ctx, a, words, noted, &out)
+	return out, nil
+}
+
+// locate finds which scope waits for a refused call, and the rule that the answer names.
+func (a *answer) locate(scopes *wire.Scopes) {
+	level, named, is := a.policy.WaitsFor(a.scope.Scope, a.Hint)
+	if s, err := scopes.Of(level.String()); err == nil && len(s.Rules) > 0 {
+		a.at = s
+	}
+	if is {
+		a.named = &named
+	}
 }
 
 // noted remembers what became of the words of an answer, and passes on what changed.
-func (r *Reporter) noted(ctx context.Context, a answer, words []wire.Word, noted []wire.Noted, until time.Time) Result {
-	out := Result{Until: until}
+func (r *Reporter) noted(ctx context.Context, a answer, words []wire.Word, noted []wire.Noted, out *Result) {
 	var changes []Change
 	for i, n := range noted {
 		w := words[i]
 		if w.Pauses() {
 			out.Until = n.Until
 		}
-		r.remember(a.scope, w, n)
+		r.remember(a.at, w, n)
 		if !n.Changed {
 			continue
 		}
@@ -144,7 +167,6 @@ func (r *Reporter) noted(ctx context.Context, a answer, words []wire.Word, noted
 		r.log(ctx, a, w, change)
 	}
 	r.record(ctx, a, changes, noted[0].At)
-	return out
 }
 
 // send reports words, and returns what became of each.

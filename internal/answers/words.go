@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -35,16 +36,17 @@ const (
 func (r *Reporter) pauseWords(a answer) (words []wire.Word, until time.Time) {
 	if wait, known, asks := a.pause(); asks {
 		wait = min(wait, longestPause)
-		path := a.scope.Path
-		until, same := r.paused(a.scope, wait)
+		path := a.at.Path
+		until, same := r.paused(a.at, wait)
 		switch {
 		case same && !a.probed:
 			return nil, until
 		case known:
 			words = append(words, wire.Word{Verb: "pause", Name: path, Numbers: [5]int64{wait.Microseconds()}})
 		default:
+			first := cmp.Or(a.Pause, a.policy.Refusals(a.scope.Scope).Pause)
 			words = append(words, wire.Word{Verb: "rest", Name: path, Numbers: [5]int64{
-				a.policy.Refusals(a.scope.Scope).Pause.Microseconds(), mostRest.Microseconds(), rand.N(int64(100_000)), a.age(),
+				first.Microseconds(), max(first, mostRest).Microseconds(), rand.N(int64(100_000)), a.age(),
 			}})
 		}
 	}
@@ -124,7 +126,7 @@ func (r *Reporter) ruleWords(a answer, pauses bool) (words []wire.Word) {
 	case !a.Limited:
 		words = r.rises(a.scope)
 	case pauses:
-		words = r.cuts(a.scope)
+		words = r.cuts(a)
 	}
 	return append(words, r.adoptions(a)...)
 }
@@ -158,9 +160,16 @@ func (r *Reporter) word(verb string, b policy.MatchedRule, limit, burst int64, n
 	return w
 }
 
-// cuts returns the words that cut rules.
-func (r *Reporter) cuts(s *wire.Scope) (words []wire.Word) {
-	for _, b := range paced(s) {
+// cuts returns the words that cut rules: the rule that the answer names, if there is one.
+func (r *Reporter) cuts(a answer) (words []wire.Word) {
+	rules := paced(a.at)
+	if a.named != nil {
+		rules = nil
+		if b := *a.named; correctable(b.Rule) && b.Rule.Per <= MostWindow {
+			rules = append(rules, b)
+		}
+	}
+	for _, b := range rules {
 		c := b.Corrects.WithDefaults()
 		if c.Least < c.Most { // else nothing is left to cut
 			apart := min(max(b.Rule.Per, leastWindow), time.Minute)
@@ -202,14 +211,18 @@ func most(b policy.MatchedRule) int64 {
 	return max(whole, b.Corrects.Most*onePercent)
 }
 
-// adoptions returns the words for limits of the API's own: each for the lowest rule of the same unit and window.
+// adoptions returns the words for limits of the API's own: each for the lowest rule that has its name or, if none has, of the same
+// unit and window.
 func (r *Reporter) adoptions(a answer) (words []wire.Word) {
 	for _, q := range a.Quotas {
-		if q.Limit <= 0 || q.Window <= 0 {
+		isNamed := func(b policy.MatchedRule) bool { return q.Name != "" && b.Names(q.Name) }
+		named := slices.ContainsFunc(a.scope.Rules, isNamed)
+		if q.Limit <= 0 || q.Window <= 0 && !named {
 			continue
 		}
 		for _, b := range slices.Backward(a.scope.Rules) {
-			if !corrects(a.scope, b) || b.Rule.Unit != q.Unit || b.Rule.Per != q.Window {
+			fits := b.Rule.Per == q.Window || q.Window <= 0
+			if named && !isNamed(b) || !corrects(a.scope, b) || b.Rule.Unit != q.Unit || !fits {
 				continue
 			}
 			if w, holds := r.adoption(q, b); r.isNews(ruleKey(a.scope, b), w, holds/2) {

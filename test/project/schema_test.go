@@ -17,6 +17,7 @@ type property struct {
 	AnyOf       []property          `json:"anyOf"`
 	Properties  map[string]property `json:"properties"`
 	Additional  *json.RawMessage    `json:"additionalProperties"`
+	Items       *property           `json:"items"`
 }
 
 // The fields of limits.yaml are in three lists: those of the parser, of the schema and of the page. test/bench/schemas holds the schema
@@ -46,6 +47,7 @@ func TestLimitsSchema(t *testing.T) {
 		"rule":    {schema.Definitions["rule"], "limits: {p: {rules: [{", "}]}}"},
 		"share":   {share, "limits: {p: {shares: {a: {", "}}}}"},
 		"answers": {scope.Properties["answers"].AnyOf[1], "limits: {p: {answers: {", "}}}"},
+		"answer":  {*scope.Properties["answers"].AnyOf[1].Properties["also"].Items, "limits: {p: {answers: {also: [{", "}]}}}"},
 	} {
 		if len(of.Properties) < 2 {
 			t.Fatalf("%s has the fields %v", kind, of.Properties)
@@ -58,8 +60,11 @@ func TestLimitsSchema(t *testing.T) {
 				t.Errorf("the parser has no field %s of %s: %v", name, kind, err)
 			}
 			field := name
-			if kind == "answers" {
-				field = map[string]string{"mode": "answers", "unit": "answers.unit"}[name]
+			switch kind {
+			case "answers":
+				field = "answers." + name
+			case "answer":
+				field = "answers.also." + name
 			}
 			if words := policy.Words(field); len(words) > 0 && len(p.Enum)+len(p.AnyOf) > 0 && !slices.Equal(p.Enum, words) && !slices.Equal(p.AnyOf[0].Enum, words) {
 				t.Errorf("%s of %s is one of %q, by the parser of %q", name, kind, p.Enum, words)

@@ -54,7 +54,7 @@ func (c *course) both(q *quota, tell bool) {
 			if id[:3] == "p/a" {
 				status, header := q.call(tell)
 				<-time.After(time.Millisecond)
-				if err := worker.ReportStatus(ctx, status, header); err != nil {
+				if err := worker.ReportStatus(ctx, status, header).Err(); err != nil {
 					return err
 				}
 			}

@@ -2,7 +2,6 @@ package limitsyaml
 
 import (
 	"fmt"
-	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -31,7 +30,8 @@ var (
 	fileFields    = []string{"unmatched", "limits"}
 	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers"}
 	shareFields   = []string{"part", "weight"}
-	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit"}
+	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit", "dialect", "also", "reasons"}
+	caseFields    = []string{"status", "header", "body", "json", "means", "wait", "scope", "burns", "counts"}
 )
 
 // file reads the whole file.
@@ -151,30 +151,6 @@ func readFields[O any](d decoder, n *yaml.Node, o *O, source *policy.Source, pat
 			d.unknown(f, at, owner, names)
 		}
 	}
-}
-
-// answers reads the value of answers of a scope: a word, or fields.
-func (d decoder) answers(s *policy.ScopeConfig, e strictyaml.Field, path string) (source *policy.Source) {
-	if e.Value.Kind != yaml.MappingNode {
-		return answersReaders["mode"](d, s, e, path)
-	}
-	source = mappingAt(e.Place())
-	readFields(d, e.Value, s, source, path, "answers", answersFields, answersReaders)
-	if len(e.Value.Content) == 0 {
-		d.bad(e, path, "is empty; write heed, or fields such as {cut: 15%%}")
-	}
-	return source
-}
-
-var answersReaders = map[string]reader[policy.ScopeConfig]{
-	"mode":   into(word[policy.Answers]("answers"), func(s *policy.ScopeConfig) *policy.Answers { return &s.Answers }),
-	"cut":    into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Cut }),
-	"grow":   into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Grow }),
-	"least":  into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Least }),
-	"most":   into(decoder.percent, func(s *policy.ScopeConfig) *int64 { return &s.Corrects.Most }),
-	"pause":  into(decoder.duration, func(s *policy.ScopeConfig) *time.Duration { return &s.Refusals.Pause }),
-	"counts": into(decoder.flag, func(s *policy.ScopeConfig) *bool { return &s.Refusals.Count }),
-	"unit":   into(word[string]("answers.unit"), func(s *policy.ScopeConfig) *string { return &s.ResetUnit }),
 }
 
 // names reads a list of names of one kind. so is the consequence of an empty list, which is a fault.

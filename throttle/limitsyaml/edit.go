@@ -94,7 +94,7 @@ func setAnswers(s *policy.ScopeConfig, text string) (err error) {
 		}
 		a, err = d.alone("answers", a, "answers", source)
 	}
-	s.Answers, s.Corrects, s.Refusals, s.ResetUnit = a.Answers, a.Corrects, a.Refusals, a.ResetUnit
+	s.Answers, s.Corrects, s.Refusals, s.Reading = a.Answers, a.Corrects, a.Refusals, a.Reading
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Format returns a policy as a limits.yaml: names sorted, rules in their order, defaults left out. Equal policies have equal
@@ -131,6 +132,7 @@ func FormatRule(r policy.Rule) string {
 	put("margin", duration.Format(r.Margin), r.Margin != 0)
 	put("max_wait", duration.Format(r.MaxWait), r.MaxWait != 0)
 	put("shadow", "true", r.Shadow)
+	put("vendor", yamlText(r.Vendor), r.Vendor != "")
 	return "{name: " + yamlText(r.Name) + b.String() + "}"
 }
 
@@ -173,15 +175,60 @@ func FormatAnswers(s policy.ScopeConfig) string {
 	if s.Refusals.Count {
 		fields = append(fields, "counts: true")
 	}
-	if s.ResetUnit != "" {
-		fields = append(fields, "unit: "+s.ResetUnit)
-	}
-	if fields == nil {
+	fields = append(fields, readingFields(s.Reading)...)
+	switch dialect := s.Reading.Dialect; {
+	case fields == nil && dialect == "":
 		return string(s.Answers)
+	case fields == nil && s.Answers == policy.AnswersHeed:
+		return dialect
+	case dialect != "":
+		fields = append([]string{"dialect: " + dialect}, fields...)
 	}
 	if s.Answers != policy.AnswersHeed && s.Answers != "" {
 		fields = append([]string{"mode: " + string(s.Answers)}, fields...)
 	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// readingFields returns the fields of answers that say how answers are read, but the dialect.
+func readingFields(r policy.Reading) (fields []string) {
+	if r.ResetUnit != "" {
+		fields = append(fields, "unit: "+r.ResetUnit)
+	}
+	if len(r.Also) > 0 {
+		cases := make([]string, len(r.Also))
+		for i, c := range r.Also {
+			cases[i] = formatCase(c)
+		}
+		fields = append(fields, "also: ["+strings.Join(cases, ", ")+"]")
+	}
+	if len(r.Reasons) > 0 {
+		names := slices.Sorted(maps.Keys(r.Reasons))
+		for i, name := range names {
+			names[i] = yamlText(name) + ": " + yamlText(r.Reasons[name])
+		}
+		fields = append(fields, "reasons: {"+strings.Join(names, ", ")+"}")
+	}
+	return fields
+}
+
+// formatCase returns a row of also in its form in limits.yaml: {status: 403, body: "secondary rate limit", wait: 1m}.
+func formatCase(c upstream.Case) string {
+	var fields []string
+	put := func(name, value string, meant bool) {
+		if meant {
+			fields = append(fields, name+": "+value)
+		}
+	}
+	put("status", strconv.Itoa(c.Status), c.Status != 0)
+	put("header", yamlText(c.Header), c.Header != "")
+	put("body", yamlText(c.Body), c.Body != "")
+	put("json", yamlText(c.JSON), c.JSON != "")
+	put("means", string(c.Means), c.Means != "" && c.Means != upstream.Limited)
+	put("wait", duration.Format(c.Wait), c.Wait != 0)
+	put("scope", yamlText(c.Scope), c.Scope != "")
+	put("burns", "true", c.Burns)
+	put("counts", "true", c.Counts)
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 

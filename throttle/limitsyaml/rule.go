@@ -82,6 +82,11 @@ var ruleReaders = map[string]reader[policy.Rule]{
 	"unit": into(func(d decoder, e strictyaml.Field, path string) (string, *policy.Source) {
 		return d.words(e, path, "the name of a unit, such as tokens")
 	}, func(r *policy.Rule) *string { return &r.Unit }),
+	"vendor": into(vendorName, func(r *policy.Rule) *string { return &r.Vendor }),
+}
+
+func vendorName(d decoder, e strictyaml.Field, path string) (string, *policy.Source) {
+	return d.words(e, path, "what the vendor's answers call the limit, such as requests-per-minute")
 }
 
 // clockWant are the fields of a rule that have a meaning only together, and what each takes: two expressions, and the time zone

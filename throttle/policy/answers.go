@@ -2,10 +2,14 @@ package policy
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/duration"
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/upstream/dialect"
 )
 
 // Answers is how answers of an API affect its scope; see Limiter.Report.
@@ -21,6 +25,20 @@ const (
 
 // Correct reports whether answers correct rules.
 func (a Answers) Correct() bool { return a == AnswersHeed || a == AnswersRefusals }
+
+// Reading is how an API's answers are read at a level and below it, beyond what upstream.Read makes of them.
+type Reading struct {
+	// Dialect is the name of the vendor whose answers they are, as package dialect has it. Defaults to none.
+	Dialect string
+	// ResetUnit is the unit of resets that the API gives as plain numbers: "s" or "ms". By default they are seconds, unless only
+	// milliseconds fit a rule; see Limiter.Report.
+	ResetUnit string
+	// Also are further answers that mean something, at most 50. They take precedence over the dialect's.
+	Also []upstream.Case
+	// Reasons says which scope waits for a limit that answers name, as upstream.Case.Scope does, at most 100. It takes precedence
+	// over the dialect's. Case does not matter. A name that is in neither is that of a rule (Rule.Vendor), or nothing is known.
+	Reasons map[string]string
+}
 
 // Corrects bounds how far an API's answers correct the rules of a level, in whole percent. A field of 0 has its default.
 type Corrects struct {
@@ -107,17 +125,26 @@ func (c Corrects) Raises() bool { return c.Most > defaultCorrects.Most }
 // resetUnits are the units that plain numbers of resets can have, by their words.
 var resetUnits = map[string]time.Duration{"s": time.Second, "ms": time.Millisecond}
 
+// ignored is what is wrong with fields of answers that are ignored.
+const ignored = "says what follows from an answer, and with ignore nothing does; remove it, or write pause"
+
 // answers checks the answers of a level, which may be written as a word or as fields. It leaves them without defaults.
 func (c *checker) answers(t *tree, scope *Source, path string) {
 	from := scope.under("answers")
 	if scope != nil && from == nil {
 		return
 	}
-	mode := from.field("mode", string(t.Answers), t.Answers != "")
-	if from != nil && from.Fields == nil { // a word
-		mode = scope.field("answers", string(t.Answers), true)
+	mode, modes := from.field("mode", string(t.Answers), t.Answers != ""), "answers.mode"
+	if from == nil || from.Fields == nil { // a word, which may be a dialect's
+		modes = "answers"
+		if from != nil {
+			mode = scope.field("answers", string(t.Answers), true)
+		}
 	}
-	c.word(mode, path, "answers")
+	c.word(mode, path, modes)
+	if _, is := dialect.Named(string(t.Answers)); is && modes == "answers" {
+		t.Answers, t.Reading.Dialect = AnswersHeed, string(t.Answers)
+	}
 	given := false
 	read := func(name, text string, set bool) written {
 		w := from.field(name, text, set)
@@ -146,17 +173,30 @@ func (c *checker) answers(t *tree, scope *Source, path string) {
 	case p > longestPause:
 		refuse(pause, "pause", "is %s; the most is %s", pause.text, duration.Format(longestPause))
 	}
-	counts, unit := read("counts", "true", t.Refusals.Count), read("unit", t.ResetUnit, t.ResetUnit != "")
-	c.word(unit, path+".unit", "answers.unit")
-	if mode.good() && t.Answers == AnswersIgnore {
-		for i, w := range []written{pause, counts, unit} {
-			refuse(w, []string{"pause", "counts", "unit"}[i], "says what follows from an answer, and with ignore nothing does; remove it, or write pause")
+	counts, r := t.Refusals.Count, t.Reading
+	for _, f := range []struct {
+		name, text string
+		set        bool
+	}{
+		{"counts", "true", counts}, {"unit", r.ResetUnit, r.ResetUnit != ""}, {"dialect", r.Dialect, r.Dialect != ""},
+		{"also", "", len(r.Also) > 0}, {"reasons", "", len(r.Reasons) > 0},
+	} {
+		w := read(f.name, f.text, f.set)
+		if words["answers."+f.name] != nil {
+			c.word(w, path+"."+f.name, "answers."+f.name)
 		}
+		if mode.good() && t.Answers == AnswersIgnore {
+			refuse(w, f.name, ignored)
+		}
+	}
+	if mode.good() && t.Answers == AnswersIgnore {
+		refuse(pause, "pause", ignored)
 	}
 	if !mode.set && given {
 		t.Answers = AnswersHeed
 	}
 	t.Corrects, t.Refusals = t.Corrects.bare(), t.Refusals.bare()
+	c.reading(t, from, path)
 	c.raises = c.raises || t.Corrects.Raises()
 }
 
@@ -195,4 +235,47 @@ func (p *Policy) Refusals(s Scope) Refusals { return p.answering(s).Refusals.Wit
 
 // ResetUnit returns the unit of resets that are plain numbers, in answers to a scope's calls: a second or a millisecond, or 0 if
 // no level names it. A value at a level replaces all values above it as a whole.
-func (p *Policy) ResetUnit(s Scope) time.Duration { return resetUnits[p.answering(s).ResetUnit] }
+func (p *Policy) ResetUnit(s Scope) time.Duration { return p.Reader(s).ResetUnit }
+
+// Reader returns what reads the answers to a scope's calls.
+func (p *Policy) Reader(s Scope) upstream.Reader { return p.answering(s).reader }
+
+// WaitsFor returns which scope waits for a refused call of a scope, and the rule that the answer names, if it names one of the
+// policy: where the answer says (Hint.Where), else where Reasons have one of its names, else at the level of the rule that has one
+// (Rule.Vendor), else the scope of the call. That is also what waits if the answer says a level that is not on the call's path.
+func (p *Policy) WaitsFor(s Scope, hint upstream.Hint) (waits Scope, named MatchedRule, is bool) {
+	where := cmp.Or(hint.Where, p.Reader(s).ScopeFor(hint.Names))
+	waits = p.levelOf(s, where)
+	bounds, _ := p.Match(s)
+	for _, b := range bounds {
+		if b.Names(hint.Names...) && (where == "" || b.Scope == waits) {
+			waits, named, is = b.Scope, b, true
+		}
+	}
+	return waits, named, is
+}
+
+// Names reports whether one of these names is what an API calls the limit of the rule.
+func (b MatchedRule) Names(names ...string) bool {
+	return b.Rule.Vendor != "" && slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, b.Rule.Vendor) })
+}
+
+// levelOf returns the level of a scope's path that a value of upstream.Case.Scope names, and the scope itself for none.
+func (p *Policy) levelOf(s Scope, where string) Scope {
+	names, levels := s.Names(), strings.Split(where, "/")
+	switch where {
+	case "", upstream.ScopeHere:
+		return s
+	case upstream.ScopeTop:
+		levels = strings.Split(p.answering(s).path, "/")
+	}
+	if len(levels) > len(names) || levels[0] == "" {
+		return s
+	}
+	for i, name := range levels {
+		if name != anyName && name != names[i] {
+			return s
+		}
+	}
+	return s.Prefix(len(levels))
+}

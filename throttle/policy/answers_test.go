@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -72,9 +73,9 @@ limits:
 func TestAnswersFaults(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"always":                     `1:23: limits.a.answers: answers is "always"; write heed, refusals, pause or ignore`,
+		"always":                     `1:23: limits.a.answers: answers is "always"; write ` + diag.OneOf(policy.Words("answers")),
 		"{}":                         `1:23: limits.a.answers: answers is empty; write heed, or fields such as {cut: 15%}`,
-		"{mode: heeds}":              `1:30: limits.a.answers: answers is "heeds"; did you mean heed?`,
+		"{mode: heeds}":              `1:30: limits.a.answers: mode is "heeds"; did you mean heed?`,
 		"{cuts: 5%}":                 `1:24: limits.a.answers.cuts: cuts is not a field of answers; did you mean cut?`,
 		"{cut: 5}":                   `1:29: limits.a.answers.cut: cut is the number 5; write whole percents, such as 60%`,
 		"{cut: 0%}":                  `1:29: limits.a.answers.cut: cut is 0%; it must be 1% to 90%`,

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/headway-go/headway/throttle/upstream/dialect"
 )
 
 // Source describes how a part of a policy is written in a text, for NewFrom: a value, a mapping or a list. Package limitsyaml
@@ -84,12 +86,18 @@ var words = map[string][]string{
 	"unmatched":      {string(UnmatchedDeny), string(UnmatchedFail), string(UnmatchedAllow)},
 	"algorithm":      {string(TokenBucket), string(SlidingWindow), string(FixedWindow), string(Concurrency), string(Calendar)},
 	"on_redis_error": {string(FailClosed), string(FailOpen), string(FailShare)},
-	"answers":        {string(AnswersHeed), string(AnswersRefusals), string(AnswersPause), string(AnswersIgnore)},
+	"answers":        append(slices.Clone(answerModes), dialect.Names()...),
+	"answers.mode":   answerModes,
 	"answers.unit":   {"s", "ms"},
+
+	"answers.dialect":    dialect.Names(),
+	"answers.also.means": {string(upstream.Limited), string(upstream.Failed), string(upstream.Fine)},
 }
 
-// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers or answers.unit. It
-// returns nil for a field that takes other values.
+var answerModes = []string{string(AnswersHeed), string(AnswersRefusals), string(AnswersPause), string(AnswersIgnore)}
+
+// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers, and of the long form of
+// answers mode, unit, dialect and also.means. It returns nil for a field that takes other values.
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 const (

@@ -18,6 +18,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Unmatched is the treatment of a scope that matches no rule.
@@ -91,9 +93,8 @@ type ScopeConfig struct {
 	Corrects Corrects
 	// Refusals is how an API's refusals are treated at this level and below it. It needs another word than AnswersIgnore.
 	Refusals Refusals
-	// ResetUnit is the unit of resets that an API gives as plain numbers: "s" or "ms". By default they are seconds, unless only
-	// milliseconds fit a rule; see Limiter.Report.
-	ResetUnit string
+	// Reading is how an API's answers are read at this level and below it. It needs another word than AnswersIgnore.
+	Reading Reading
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use. The zero Policy has no rules and denies every scope.
@@ -107,8 +108,9 @@ type Policy struct {
 type tree struct {
 	ScopeConfig
 	path   string // payments/*/refunds
-	weighs bool   // names right below have weights
-	every  *tree  // the "*" of scopes, which every path passes through
+	reader upstream.Reader
+	weighs bool  // names right below have weights
+	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
 }
 

@@ -15,7 +15,7 @@ import (
 // ruleFields are the fields of a rule in limits.yaml. timezone is there alone: in Go, Resets and Active have their zone.
 var ruleFields = []string{
 	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "max_wait",
-	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "unlimited",
+	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "vendor", "unlimited",
 }
 
 // RuleFields returns the names of the fields of a rule in limits.yaml.
@@ -87,7 +87,8 @@ func (r Rule) fieldsInGo() map[string]written {
 		"name": text(r.Name), "algorithm": text(string(r.Algorithm)), "limit": number(r.Limit), "per": span(r.Per), "opens_on_use": {set: r.OpensOnUse},
 		"burst": number(r.Burst), "lease": span(r.Lease), "on_redis_error": text(string(r.OnRedisError)), "margin": span(r.Margin),
 		"max_wait": span(r.MaxWait), "resets": {set: r.Resets != nil}, "active": {set: r.Active != nil},
-		"rollover": number(r.Rollover), "spread": {set: r.Spread}, "shadow": {set: r.Shadow}, "unit": text(r.Unit), "unlimited": {set: r.Unlimited},
+		"rollover": number(r.Rollover), "spread": {set: r.Spread}, "shadow": {set: r.Shadow}, "unit": text(r.Unit), "vendor": text(r.Vendor),
+		"unlimited": {set: r.Unlimited},
 	}
 	if !r.Unlimited {
 		fields["limit"] = written{text: fields["limit"].text, set: true} // 0 is a limit too
@@ -140,6 +141,9 @@ func (c *ruleCheck) run() {
 	}
 	if reason := unitReason(c.Unit); reason != "" && c.good("unit") {
 		c.fault("unit", "%s", reason)
+	}
+	if reason := vendorFault(c.Vendor); c.good("vendor") && reason != "" {
+		c.fault("vendor", "%s", reason)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Transport is an http.RoundTripper that spends from a scope for each request. It is safe for concurrent use. Redirects that a
@@ -108,9 +107,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Request = r
 	if !t.IgnoreAnswers {
 		// The caller gets the answer, even if it cannot be reported to Redis.
-		advice := t.Limiter.ReadAnswer(scope, resp.StatusCode, resp.Header, time.Now())
-		advice.Host, advice.Sent = upstream.HostOf(r.URL), began
+		advice := t.Limiter.ReadResponse(scope, resp, time.Now())
+		advice.Sent = began
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)
+		if t.Settle == nil && len(advice.Costs) > 0 {
+			_, _ = t.Limiter.Settle(r.Context(), d.Grant, advice.Costs)
+		}
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
 	return resp, nil

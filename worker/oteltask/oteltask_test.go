@@ -235,7 +235,7 @@ func TestOutcomes(t *testing.T) {
 		case "panics":
 			panic("of the handler")
 		case "deferred":
-			return worker.ReportStatus(ctx, http.StatusTooManyRequests, http.Header{"Retry-After": {"3600"}})
+			return worker.ReportStatus(ctx, http.StatusTooManyRequests, http.Header{"Retry-After": {"3600"}}).Err()
 		}
 		return nil
 	}))

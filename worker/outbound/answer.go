@@ -10,14 +10,15 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// StatusError says that the API answered with a status other than 2xx.
+// StatusError says that the API answered with a status other than 2xx, or says "later" with any status.
 //
-// An answer that says "later" (see upstream.Hint.Limited) is no failure and uses up no attempt. asynq
+// An answer that says "later" (see upstream.Hint.Limited) is no failure and uses up no attempt, unless limits.yaml says so. asynq
 // retries other 408, 425 and 5xx as failures. Any other status wraps asynq.SkipRetry: the same request
 // would get the same answer. That includes redirects, which are not followed.
 type StatusError struct {
 	Status     int
 	Limited    bool          // the API says "later"
+	Burns      bool          // such an answer uses up an attempt nevertheless
 	RetryAfter time.Duration // the requested wait, at most 24h; -1 if none
 	Snippet    string        // the first bytes of the answer: one line, printable, secrets replaced by [redacted]; or why they are not shown
 
@@ -31,7 +32,7 @@ func (e *StatusError) RetryIn() (wait time.Duration, asked bool) {
 
 // DeferBy implements worker.Deferrer: an answer that is Limited uses up no attempt.
 func (e *StatusError) DeferBy() (wait time.Duration, known, deferred bool) {
-	return max(0, e.RetryAfter), e.RetryAfter >= 0, e.Limited
+	return max(0, e.RetryAfter), e.RetryAfter >= 0, e.Limited && !e.Burns
 }
 
 func (e *StatusError) Error() string {
@@ -56,20 +57,19 @@ func (e *StatusError) Error() string {
 	return b.String()
 }
 
-// answer judges resp by its status alone, and reads enough of its body to reuse the connection. A body
+// answer judges resp by its status and what it means, and reads enough of its body to reuse the connection. A body
 // that breaks off changes nothing: repeating a charge because its receipt was cut short would be worse.
-func (h *Handler) answer(c *call, resp *http.Response) error {
+func (h *Handler) answer(c *call, resp *http.Response, means upstream.Hint) error {
 	defer func() { _ = resp.Body.Close() }()
-	if 200 <= resp.StatusCode && resp.StatusCode <= 299 {
+	if 200 <= resp.StatusCode && resp.StatusCode <= 299 && !means.Limited && !means.Failed {
 		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
 		return nil
 	}
-	err := &StatusError{Status: resp.StatusCode, target: c.target()}
-	err.RetryAfter, err.Limited = retryAfter(resp, time.Now())
+	err := &StatusError{Status: resp.StatusCode, Limited: means.Limited, Burns: means.Burns, RetryAfter: retryAfter(means), target: c.target()}
 	if resp.StatusCode != http.StatusSwitchingProtocols { // its body is the bare connection, which ctx does not end
 		err.Snippet = h.readSnippet(c, resp)
 	}
-	if code := resp.StatusCode; err.Limited || code == http.StatusRequestTimeout || code == http.StatusTooEarly || 500 <= code && code <= 599 {
+	if code := resp.StatusCode; err.Limited || means.Failed || code == http.StatusRequestTimeout || code == http.StatusTooEarly || 500 <= code && code <= 599 {
 		return err // the same request may get another answer later
 	}
 	return permanent{err}
@@ -97,11 +97,10 @@ func (h *Handler) readSnippet(c *call, resp *http.Response) string {
 
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none, and whether it says "later".
-func retryAfter(resp *http.Response, now time.Time) (wait time.Duration, limited bool) {
-	hint := upstream.Read(resp.StatusCode, resp.Header, now)
-	if !hint.RetryKnown {
-		return -1, hint.Limited
+// retryAfter returns the wait that an answer asks for, at most 24h, or -1 if none.
+func retryAfter(means upstream.Hint) time.Duration {
+	if !means.RetryKnown {
+		return -1
 	}
-	return min(hint.Retry, maxRetryAfter), hint.Limited
+	return min(means.Retry, maxRetryAfter)
 }

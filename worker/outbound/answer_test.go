@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/headway-go/headway/throttle/upstream"
+	"github.com/hibiken/asynq"
 )
 
 // 2xx is success; 408, 425, 429 and 5xx are retried; every other answer is final, and no redirect is followed.
@@ -82,8 +85,35 @@ func TestRetryAfter(t *testing.T) {
 		{500, http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}, 30 * time.Second},
 		{403, http.Header{"X-Ratelimit-Remaining": {"4988"}}, -1},
 	} {
-		if got, limited := retryAfter(&http.Response{StatusCode: tc.status, Header: tc.header}, now); got != tc.want || limited != (got >= 0 || tc.status == 429) {
+		hint := upstream.Read(tc.status, tc.header, now)
+		if got, limited := retryAfter(hint), hint.Limited; got != tc.want || limited != (got >= 0 || tc.status == 429) {
 			t.Errorf("%d with %v: %s, want %s", tc.status, tc.header, got, tc.want)
+		}
+	}
+}
+
+// "an answer says "later" with any status": what OnResponse returns counts, and the error still shows the body.
+func TestOnResponseJudges(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("THROTTLED")) })
+	for _, c := range []struct {
+		means    upstream.Hint
+		deferred bool
+		want     string
+	}{
+		{upstream.Hint{}, false, ""},
+		{upstream.Hint{Limited: true, Retry: time.Minute, RetryKnown: true}, true, "answered 200 OK (retry after 1m0s): THROTTLED"},
+		{upstream.Hint{Limited: true, Burns: true}, false, "answered 200 OK: THROTTLED"},
+		{upstream.Hint{Failed: true}, false, "answered 200 OK: THROTTLED"},
+	} {
+		err := run(t, handler(t, Config{OnResponse: func(context.Context, *http.Response) upstream.Hint { return c.means }}, seams{}), payload{URL: s.URL})
+		if (c.want == "") != (err == nil) || err != nil && !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %s", c.means, err, c.want)
+		}
+		if asks, is := errors.AsType[*StatusError](err); is {
+			if _, _, deferred := asks.DeferBy(); deferred != c.deferred || errors.Is(err, asynq.SkipRetry) {
+				t.Errorf("%+v: deferred %v, %v", c.means, deferred, err)
+			}
 		}
 	}
 }

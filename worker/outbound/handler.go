@@ -17,6 +17,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/queue/httpsyntax"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 const (
@@ -67,9 +68,13 @@ type Config struct {
 	// else of the task. Defaults to a logger that discards.
 	Logger *slog.Logger
 
-	// OnResponse is called with each answer, before the run ends. Set it to worker.ReportResponse, so that all workers apply what
-	// the answer says about the API's limits. Its error is ignored. Defaults to none.
-	OnResponse func(ctx context.Context, resp *http.Response) error
+	// OnResponse is called with each answer, and returns what it means for the task. Set it to a function that calls
+	// worker.ReportResponse, so that all workers apply what the answer says about the API's limits:
+	//
+	//	func(ctx context.Context, resp *http.Response) upstream.Hint { return worker.ReportResponse(ctx, resp).Hint }
+	//
+	// Defaults to upstream.Read of the status and the header.
+	OnResponse func(ctx context.Context, resp *http.Response) upstream.Hint
 
 	// OnSent is called when a request was written, with the context of its task. Set it to worker.ReportSent, so that a late
 	// request counts for the moment at which it left. It must not block. Defaults to none.
@@ -114,6 +119,11 @@ func build(cfg Config, s seams) (*Handler, error) {
 		return nil, err
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.OnResponse == nil {
+		cfg.OnResponse = func(_ context.Context, resp *http.Response) upstream.Hint {
+			return upstream.Read(resp.StatusCode, resp.Header, time.Now())
+		}
+	}
 	if cfg.OnSent == nil {
 		cfg.OnSent = func(context.Context) {}
 	}
@@ -203,13 +213,10 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	if err != nil {
 		return 0, failure(ctx, c, err, time.Since(start))
 	}
-	if h.cfg.OnResponse != nil {
-		_ = h.cfg.OnResponse(ctx, resp)
-	}
 	// The status is known: a slow body must not hold the run's slot.
 	late := time.AfterFunc(h.drainTime, func() { cancel(errDrained) })
 	defer late.Stop()
-	return resp.StatusCode, h.answer(c, resp)
+	return resp.StatusCode, h.answer(c, resp, h.cfg.OnResponse(ctx, resp))
 }
 
 var errDrained = errors.New("outbound: the answer's body took too long")
