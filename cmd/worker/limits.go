@@ -37,6 +37,8 @@ type limitsCommand struct {
 	strict  bool
 	timeout time.Duration
 	now     time.Time // the server's, when current was asked
+
+	answer, answered string // the file of a recorded answer, and the scope of its call
 }
 
 func newLimits(getenv func(string) string) *cobra.Command {
@@ -309,12 +311,24 @@ type checkReport struct {
 // check returns the command that prints what is wrong with files, and what is odd in those that have no fault.
 func (l *limitsCommand) check() *cobra.Command {
 	c := &cobra.Command{Use: "check FILE…", Short: "Print every fault of each FILE, and warnings; it needs no Redis", Args: cli.Args(1, cli.AnyNumber), RunE: l.offline(l.checkFiles)}
-	c.Long = "Prints every fault of each FILE, and warnings: an override that changes nothing, a rule that\ncan never bind. It needs no Redis."
+	c.Long = `Prints every fault of each FILE, and warnings: an override that changes nothing, a rule that
+can never bind. It needs no Redis.
+
+With -answer it prints what an answer of an API would do under the limits of one FILE: which
+scope waits, and for how long. An answer is recorded as it comes, as by curl -i.`
+	c.Example = `  worker limits check limits.yaml
+  curl -si https://api.github.com/user >answer.txt
+  worker limits check limits.yaml -answer answer.txt -scope github/acme`
+	c.Flags().StringVar(&l.answer, "answer", "", "print what the recorded answer in this `FILE` means")
+	c.Flags().StringVar(&l.answered, "scope", "", "the `SCOPE` whose call was answered")
 	c.Flags().BoolVar(&l.strict, "strict", false, "the exit code is 1 for warnings too")
 	return c
 }
 
 func (l *limitsCommand) checkFiles(paths []string) error {
+	if l.answer != "" || l.answered != "" {
+		return l.checkAnswer(paths)
+	}
 	faults, warnings := 0, 0
 	for _, path := range paths {
 		rules, err := limitsyaml.Load(path)

@@ -270,6 +270,40 @@ func TestLimitsCheck(t *testing.T) {
 	want(t, all[1], map[string]any{"level": "fault", "line": 4.0})
 }
 
+// "worker limits check -answer": what a recorded answer would do, and what is wrong with how it is asked for.
+func TestLimitsCheckAnswer(t *testing.T) {
+	t.Parallel()
+	limits := limitsFile(t, `limits: {github: {answers: github, rules: [{name: hour, algorithm: sliding-window, limit: 5000, per: 1h}], scopes: {deaf: {answers: ignore}}}}`)
+	answer := func(text string) string {
+		name := filepath.Join(t.TempDir(), "answer.txt")
+		must(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	secondary := answer("HTTP/2 403 \r\ncontent-type: application/json\r\n\r\n{\"message\": \"You have exceeded a secondary rate limit.\"}")
+	known := answer("HTTP/1.1 429 Too Many Requests\nRetry-After: 30\n\n")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{limits, "-answer", secondary, "-scope", "github/acme"}, cli.ExitOK, secondary + ": 403 to a call of github/acme: limited; github waits 1m0s at first, and twice as long each time that it was in vain"},
+		{[]string{limits, "-answer", known, "-scope", "github/acme"}, cli.ExitOK, "; github/acme waits 30s\n"},
+		{[]string{limits, "-answer", known, "-scope", "github/deaf"}, cli.ExitOK, "limited; nothing waits, since its answers are ignored"},
+		{[]string{limits, "-answer", answer("HTTP/1.1 502 Bad Gateway\n\n"), "-scope", "github"}, cli.ExitOK, "502 to a call of github: failed\n"},
+		{[]string{limits, "-answer", answer("HTTP/1.1 200 OK\n\n"), "-scope", "github"}, cli.ExitOK, "200 to a call of github: fine\n"},
+		{[]string{limits, "-answer", answer("<html>"), "-scope", "github"}, cli.ExitFailed, "is no recorded answer"},
+		{[]string{limits, "-answer", limits + ".none", "-scope", "github"}, cli.ExitFailed, "cannot read the answer"},
+		{[]string{limits, "-answer", known, "-scope", "gitlab"}, cli.ExitFailed, "gitlab"},
+		{[]string{limits, "-answer", known}, cli.ExitUsage, "-answer and -scope stand together"},
+		{[]string{limits, limits, "-answer", known, "-scope", "github"}, cli.ExitUsage, "takes one file of limits, not 2"},
+	} {
+		out, errs := ask(t, c.code, append([]string{"limits", "check"}, c.args...)...)
+		says(t, out+errs, c.want)
+	}
+	out, _ := ask(t, cli.ExitOK, "limits", "check", "-json", limits, "-answer", secondary, "-scope", "github/acme")
+	want(t, objects(t, out)[0], map[string]any{"status": 403.0, "means": "limited", "waits": "github", "wait_s": 60.0, "guessed": true})
+}
+
 // What a person does who stops a vendor for a while, and what the program says.
 func TestLimitsPause(t *testing.T) {
 	t.Parallel()
