@@ -86,8 +86,8 @@ becomes a rule of SCOPE's own.`
 	assign.Long = `Sets what SCOPE has besides rules, as in limits.yaml: its owner (owner=NAME), the
 applications that may spend from it (apps=NAME,…), the hosts that its requests may go to
 (hosts=HOST,…), its weight among its siblings (weight=N), the shares of the classes
-below it (shares=NAME:60%:2,…), and what an API's answers may change (answers=pause,
-answers={most: 150%}). KEY= removes it.`
+below it (shares=NAME:60%:2,…), what an API's answers may change (answers=pause,
+answers={most: 150%}), and its breaker (breaker={failures: 50%}). KEY= removes it.`
 	remove := l.change("remove SCOPE RULE", "Remove a rule of SCOPE, also one of the file", 2, 2, of(control.VerbRemove))
 	unset := l.change("unset [SCOPE [RULE]]", "Undo all changes to a rule, to SCOPE or to everything: the file applies again", 0, 2, of(control.VerbUnset))
 	var replace bool
@@ -175,7 +175,7 @@ func assignChange(words []string) (control.Change, error) {
 		key, value, _ := strings.Cut(word, "=")
 		if !slices.Contains(control.AssignedKeys, key) || given[key] {
 			return control.Change{}, cli.Errorf("worker limits assign payments owner=payments-team apps=billing,refunds",
-				"%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,… or answers=WORD, or repeats one of them", word)
+				"%q is not owner=NAME, apps=NAME,…, hosts=HOST,…, weight=N, shares=NAME:60%%:2,…, answers=WORD or breaker={…}, or repeats one of them", word)
 		}
 		given[key] = true
 		if err := control.ReadAssigned(&as, key, value); err != nil {

@@ -139,8 +139,11 @@ func TestLimitsAssign(t *testing.T) {
 	if others := l.objects("show", "payments/acme"); others[0]["rule"] != "owner:" || others[0]["text"] != "payments-team" || others[0]["from"] != "set" {
 		t.Errorf("%v", others[0])
 	}
+	out, _ = l.run(0, "assign", "payments", "breaker={of: 50, retry: false}")
+	says(t, out, "+ payments breaker: {failures: 50%, of: 50, retry: false}")
 	for wrong, want := range map[string]string{
-		"team=x": `"team=x" is not owner=NAME`, "weight=0": `weight "0" is not `, "shares=a:1,a:2": `shares "a:1,a:2" is not `, "answers={cut: 91%}": "cut is 91%; it must be 1% to 90%",
+		"breaker={wait: 1h}": "wait is 1h; the most is 10m",
+		"team=x":             `"team=x" is not owner=NAME`, "weight=0": `weight "0" is not `, "shares=a:1,a:2": `shares "a:1,a:2" is not `, "answers={cut: 91%}": "cut is 91%; it must be 1% to 90%",
 	} {
 		_, errs := l.run(1, "assign", "payments", wrong)
 		says(t, errs, want)

@@ -48,6 +48,7 @@ func TestLimitsSchema(t *testing.T) {
 		"share":   {share, "limits: {p: {shares: {a: {", "}}}}"},
 		"answers": {scope.Properties["answers"].AnyOf[1], "limits: {p: {answers: {", "}}}"},
 		"answer":  {*scope.Properties["answers"].AnyOf[1].Properties["also"].Items, "limits: {p: {answers: {also: [{", "}]}}}"},
+		"breaker": {scope.Properties["breaker"], "limits: {p: {breaker: {", "}}}"},
 	} {
 		if len(of.Properties) < 2 {
 			t.Fatalf("%s has the fields %v", kind, of.Properties)

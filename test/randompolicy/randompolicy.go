@@ -33,6 +33,9 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		if node.Answers != policy.AnswersIgnore && random.IntN(4) == 0 {
 			node.Refusals = policy.Refusals{Pause: time.Duration(100+random.IntN(1000)) * time.Millisecond, Count: random.IntN(2) == 0}
 		}
+		if random.IntN(4) == 0 {
+			node.Breaker = policy.Breaker{Failures: 1 + random.Int64N(100), Of: random.Int64N(1001), Wait: time.Duration(random.IntN(601)) * time.Second, KeepAttempts: random.IntN(2) == 0}
+		}
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
 			node.Scopes = Limits(random, names, levels-1)

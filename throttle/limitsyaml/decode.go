@@ -2,6 +2,7 @@ package limitsyaml
 
 import (
 	"fmt"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -28,10 +29,11 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 // The fields of each part of the file, as faults list them.
 var (
 	fileFields    = []string{"unmatched", "limits"}
-	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers"}
+	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers", "breaker"}
 	shareFields   = []string{"part", "weight"}
 	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit", "dialect", "also", "reasons"}
 	caseFields    = []string{"status", "header", "body", "json", "means", "wait", "scope", "burns", "counts"}
+	breakerFields = []string{"failures", "of", "in", "probe", "wait", "retry", "shadow"}
 )
 
 // file reads the whole file.
@@ -108,6 +110,8 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 		s.Shares, source = d.shares(f, at)
 	case "answers":
 		source = d.answers(s, f, at)
+	case "breaker":
+		source = d.breaker(s, f, at)
 	default:
 		d.unknown(f, diag.PathTo(path, f.Name), "a scope", scopeFields)
 	}
@@ -151,6 +155,30 @@ func readFields[O any](d decoder, n *yaml.Node, o *O, source *policy.Source, pat
 			d.unknown(f, at, owner, names)
 		}
 	}
+}
+
+// breaker reads the breaker of a scope.
+func (d decoder) breaker(s *policy.ScopeConfig, e strictyaml.Field, path string) *policy.Source {
+	source := mappingAt(e.Place())
+	if !d.Is(e, yaml.MappingNode, path, "its fields, such as {failures: 50%, of: 20, in: 30s}") {
+		source.Bad = true
+		return source
+	}
+	readFields(d, e.Value, &s.Breaker, source, path, "a breaker", breakerFields, breakerReaders)
+	if len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty; write fields such as {failures: 50%%}, or remove the line")
+	}
+	return source
+}
+
+var breakerReaders = map[string]reader[policy.Breaker]{
+	"failures": into(decoder.percent, func(b *policy.Breaker) *int64 { return &b.Failures }),
+	"of":       into(decoder.number, func(b *policy.Breaker) *int64 { return &b.Of }),
+	"in":       into(decoder.duration, func(b *policy.Breaker) *time.Duration { return &b.In }),
+	"probe":    into(decoder.number, func(b *policy.Breaker) *int64 { return &b.Probe }),
+	"wait":     into(decoder.duration, func(b *policy.Breaker) *time.Duration { return &b.Wait }),
+	"retry":    into(decoder.no, func(b *policy.Breaker) *bool { return &b.KeepAttempts }),
+	"shadow":   into(decoder.flag, func(b *policy.Breaker) *bool { return &b.Shadow }),
 }
 
 // names reads a list of names of one kind. so is the consequence of an empty list, which is a fault.

@@ -98,6 +98,20 @@ func setAnswers(s *policy.ScopeConfig, text string) (err error) {
 	return err
 }
 
+// setBreaker sets the breaker of a scope to a text as FormatBreaker writes it, or to none if it is empty.
+func setBreaker(s *policy.ScopeConfig, text string) (err error) {
+	var a policy.ScopeConfig
+	if text != "" {
+		d, source := decoder{&strictyaml.Faults{}}, &policy.Source{}
+		if root := file.Read([]byte(text), d.Faults); root != nil {
+			source = d.breaker(&a, strictyaml.Field{Label: "breaker", Key: root, Value: root}, "breaker")
+		}
+		a, err = d.alone("breaker", a, "breaker", source)
+	}
+	s.Breaker = a.Breaker
+	return err
+}
+
 // alone checks a single field as that of a scope in a policy. The faults have no path, since each reason names its field.
 func (d decoder) alone(name string, config policy.ScopeConfig, field string, source *policy.Source) (policy.ScopeConfig, error) {
 	const somewhere = "somewhere"

@@ -46,6 +46,7 @@ var textFields = []field{
 	{"weight:", weightText, setWeight},
 	{"shares:", func(s policy.ScopeConfig) string { return formatShares(s.Shares) }, setShares},
 	{"answers:", FormatAnswers, setAnswers},
+	{"breaker:", func(s policy.ScopeConfig) string { return FormatBreaker(s.Breaker) }, setBreaker},
 }
 
 // Fields iterates over the fields of a scope beside its rules: the name of each with its colon, which no rule's name has, and its content

@@ -72,6 +72,7 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 	put("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0)
 	put("shares", formatShares(s.Shares), len(s.Shares) > 0)
 	put("answers", FormatAnswers(s), s.Answers != "")
+	put("breaker", FormatBreaker(s.Breaker), s.Breaker != policy.Breaker{})
 	if len(s.Rules) > 0 {
 		w.line(indent, "rules:")
 		for _, r := range s.Rules {
@@ -229,6 +230,28 @@ func formatCase(c upstream.Case) string {
 	put("scope", yamlText(c.Scope), c.Scope != "")
 	put("burns", "true", c.Burns)
 	put("counts", "true", c.Counts)
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// FormatBreaker returns a breaker in its form in limits.yaml: {failures: 50%, wait: 1m}; empty if it is none. Defaults are left
+// out, but for the part of failures.
+func FormatBreaker(b policy.Breaker) string {
+	if b == (policy.Breaker{}) {
+		return ""
+	}
+	b, usual := b.WithDefaults(), policy.Breaker{Shadow: true}.WithDefaults()
+	fields := []string{"failures: " + percents(b.Failures)}
+	put := func(field, value string, meant bool) {
+		if meant {
+			fields = append(fields, field+": "+value)
+		}
+	}
+	put("of", strconv.FormatInt(b.Of, 10), b.Of != usual.Of)
+	put("in", duration.Format(b.In), b.In != usual.In)
+	put("probe", strconv.FormatInt(b.Probe, 10), b.Probe != usual.Probe)
+	put("wait", duration.Format(b.Wait), b.Wait != usual.Wait)
+	put("retry", "false", b.KeepAttempts)
+	put("shadow", "true", b.Shadow)
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 

@@ -98,6 +98,12 @@ func (d decoder) flag(e strictyaml.Field, path string) (bool, *policy.Source) {
 	return !s.Bad && strings.EqualFold(e.Value.Value, "true"), s
 }
 
+// no reads false, and returns true for it.
+func (d decoder) no(e strictyaml.Field, path string) (bool, *policy.Source) {
+	s := d.form(e, path, "false, or remove the line", e.Value.Tag == "!!bool")
+	return !s.Bad && strings.EqualFold(e.Value.Value, "false"), s
+}
+
 // pause reads whether a scope is paused.
 func (d decoder) pause(e strictyaml.Field, path string) (policy.Pause, *policy.Source) {
 	paused, s := d.flag(e, path)

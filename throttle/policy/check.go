@@ -112,6 +112,7 @@ var earliestEnd, latestEnd = time.Unix(0, 0), time.Date(2255, 1, 1, 0, 0, 0, 0, 
 type checker struct {
 	diag.Faults
 	raises bool // some limit may grow above the configured one
+	breaks bool // some level has a breaker
 }
 
 func (c *checker) add(at diag.Place, path, format string, args ...any) {
@@ -144,6 +145,7 @@ func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig
 		child.Shares = c.shares(s, from, at, level)
 		child.weighs = child.weighs || len(s.Shares) > 0
 		c.answers(child, from, at+".answers")
+		c.breaker(child, from, at+".breaker")
 		t.weighs = t.weighs || s.Weight > 0
 		if name == anyName {
 			t.every = child

@@ -95,6 +95,8 @@ type ScopeConfig struct {
 	Refusals Refusals
 	// Reading is how an API's answers are read at this level and below it. It needs another word than AnswersIgnore.
 	Reading Reading
+	// Breaker stops the calls of this level while they fail. A name's own value replaces that of "*". Defaults to none.
+	Breaker Breaker
 }
 
 // Policy is all rules by scope. It is immutable and safe for concurrent use. The zero Policy has no rules and denies every scope.
@@ -102,6 +104,7 @@ type Policy struct {
 	unmatched Unmatched
 	root      tree
 	raises    bool // some limit may grow above the configured one
+	breaks    bool // some level has a breaker
 }
 
 // tree is a ScopeConfig that has been checked: Rules have their defaults, Scopes is empty.
@@ -151,7 +154,7 @@ func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig)
 	if !c.None() {
 		return nil, &Error{Name: name, Faults: c.All()}
 	}
-	p.raises = c.raises
+	p.raises, p.breaks = c.raises, c.breaks
 	return p, nil
 }
 

@@ -52,6 +52,12 @@ func TestAssign(t *testing.T) {
 			wrong:    []Assigned{{Answers: new("always")}, {Answers: new("{cut: 91%}")}, {Answers: new("[")}, {Answers: new("{mode: pause, most: 150%}")}},
 			imported: "answers: pause", none: &Assigned{Answers: new("")},
 		},
+		"breaker": {
+			as: Assigned{Breaker: new("{failures: 60%, wait: 1m}")}, change: "breaker={failures: 60%,wait: 1m}", written: "breaker: {failures: 60%, wait: 1m}",
+			same:     &Assigned{Breaker: new("{wait: 60s, failures: 60%, of: 20}")},
+			wrong:    []Assigned{{Breaker: new("always")}, {Breaker: new("{failures: 101%}")}, {Breaker: new("[")}, {Breaker: new("{}")}},
+			imported: "breaker: {failures: 50%, shadow: true}", none: &Assigned{Breaker: new("")},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -285,6 +285,7 @@ type Assigned struct {
 	Weight  *int64                  // among the scopes beside it, 1 for an equal share
 	Shares  map[string]policy.Share // of the names below the scope; an empty map removes them
 	Answers *string                 // the effect of an API's answers, as limits.yaml has it; an empty text removes it
+	Breaker *string                 // as limits.yaml has it; an empty text removes it
 }
 
 // Assign sets fields of a scope beside its rules. The levels above and below it do not change. Its errors are those of Set, and
@@ -322,9 +323,13 @@ func (a Assigned) over(n policy.ScopeConfig) (policy.ScopeConfig, error) {
 	if a.Shares != nil {
 		n.Shares = a.Shares
 	}
-	if a.Answers != nil {
-		_, err := limitsyaml.SetField(&n, "answers:", *a.Answers)
-		return n, err
+	for name, text := range map[string]*string{"answers:": a.Answers, "breaker:": a.Breaker} {
+		if text == nil {
+			continue
+		}
+		if _, err := limitsyaml.SetField(&n, name, *text); err != nil {
+			return n, err
+		}
 	}
 	return n, nil
 }

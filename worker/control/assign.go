@@ -13,7 +13,7 @@ import (
 )
 
 // AssignedKeys are the fields that assign writes, as limits.yaml names them: what a scope has besides rules.
-var AssignedKeys = []string{"owner", "apps", "hosts", "weight", "shares", "answers"}
+var AssignedKeys = []string{"owner", "apps", "hosts", "weight", "shares", "answers", "breaker"}
 
 // ReadAssigned sets one of AssignedKeys from its text; an empty text removes it. Commas divide lists; shares are NAME:60%:2,NAME:3,
 // with a part in percent and a weight. The error says what is expected.
@@ -27,6 +27,8 @@ func ReadAssigned(a *policystore.Assigned, key, text string) error {
 		a.Hosts = listed(text)
 	case "answers":
 		a.Answers = &text
+	case "breaker":
+		a.Breaker = &text
 	case "weight":
 		weight, err := int64(1), error(nil)
 		if text != "" {
@@ -61,6 +63,8 @@ func AssignedText(n policy.ScopeConfig, key string) string {
 		return writeShares(n.Shares)
 	case "answers":
 		return limitsyaml.FormatAnswers(n)
+	case "breaker":
+		return limitsyaml.FormatBreaker(n.Breaker)
 	}
 	return ""
 }

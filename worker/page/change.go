@@ -64,6 +64,7 @@ var assignedLabels = map[string][2]string{
 	"weight":  {"Weight among its siblings", "a whole number; empty: 1"},
 	"shares":  {"Shares of the names below", "such as interactive:60%:2,batch:3; empty: none"},
 	"answers": {"What its API's answers may change", "heed, pause, ignore, or bounds such as {most: 150%}; empty: as the level above"},
+	"breaker": {"When failing calls stop it", "such as {failures: 50%, of: 20, in: 30s}; empty: never"},
 }
 
 var verbs = map[control.Verb]verbForm{

@@ -75,7 +75,7 @@ var beyond = []string{
 func TestSchemasOfTables(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	run := exec.Command("go", "test", "-count=1", "-run", "Fault|Parse|Bound|CatchUp|Match|Pause|Priorit|Share|Weight|Answers|Reading|Hosts|App|Check|Lint",
+	run := exec.Command("go", "test", "-count=1", "-run", "Fault|Parse|Bound|CatchUp|Match|Pause|Priorit|Share|Weight|Answers|Reading|Breaker|Hosts|App|Check|Lint",
 		"./throttle/limitsyaml", "./throttle/policy", "./queue/schedule")
 	run.Dir, run.Env = root, append(os.Environ(), corpus.Variable+"="+dir)
 	if out, err := run.CombinedOutput(); err != nil {
