@@ -82,7 +82,7 @@ end
 local function deny(its, costs, lease, status, place)
   local start = rules.joint(its, costs, now, lease)
   local _, by = rules.binding(its, costs, now, lease)
-  if by and by > its.many then by = its.many + (its[by].trial > 0 and its[by].trial <= now and 2 or 1) end
+  if by and by > its.many then by = its.many + (its[by].probes > 0 and its[by].ends <= now and 2 or 1) end
   reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
 

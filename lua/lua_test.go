@@ -75,7 +75,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// "Lua <= 2,500 lines in all, no expanded script above 900 and no more than 100 locals": docs/development.md#sizes.
+// "Lua <= 2,700 lines in all, no expanded script above 930 and no more than 100 locals": docs/development.md#sizes.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	all := 0
@@ -86,12 +86,12 @@ func TestSizes(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || all > 2500 {
+	if err != nil || all > 2700 {
 		t.Errorf("%d lines in all, %v", all, err)
 	}
 	local := regexp.MustCompile(`^local (?:function )?([\w, ]+)`)
 	for _, s := range every() {
-		if n := strings.Count(s.Source(), "\n"); n > 900 {
+		if n := strings.Count(s.Source(), "\n"); n > 930 {
 			t.Errorf("%s is expanded to %d lines", s.Name, n)
 		}
 		locals := 0

@@ -19,6 +19,7 @@
 --                     how many more µs it may be above the whole. Its numbers, the whole.
 --             adopt   a rule: its numbers by the API's own limit, and for how many µs they are valid, 0 for none.
 --             lift    a level, whose pause is over; free: a rule, whose own numbers count again.
+--             The words about breakers are in include/breaker.lua.
 -- Returns  {now, waits, then three for each word: changed, ends, noted}
 --          now      integer µs, the clock of this call; waits: 1 if tasks wait for something that has changed, else 0
 --          changed  1 when it was not known before; ends: integer µs since the epoch, until when it is in force, 0 if nothing is
@@ -46,42 +47,38 @@ local function room_for(letter, name)
   return letter == 'P' and match(name, '^(/[^/]+)/') or nil
 end
 
-local function pause_of(level)
-  local v = call('HGET', key, 'P' .. level)
-  return v and algorithm('P').load(nil, '', v) or { ends = 0, since = now, length = 0, trial = 0 }
+-- A pause of a letter and a level, P by an API or a guess, B by a breaker; one that is over if there is none.
+local function pause_of(letter, level)
+  local v = call('HGET', key, letter .. level)
+  return v and algorithm('P').load(nil, letter, v) or { ends = 0, since = now, length = 0, probes = 0, calls = 0, failures = 0, out = {} }
 end
 
--- Until when a pause, and that it was, are remembered; and when it ends, or the guess of it is over.
-local function lasts(p) return max(p.ends, p.trial) + max(p.length, RESTED) end
-local function over(p) return p.trial > 0 and p.trial or p.ends end
-
-local function put_pause(level, p) put('P' .. level, lasts(p), packed('>I7I7I7I7', p.ends, p.since, p.length, p.trial)) end
+local function put_pause(letter, level, p) put(letter .. level, pauses.all_go(letter, p), pauses.text(p)) end
 
 -- Whether a call that was sent `age` µs ago was on its way before the guess was over: no start comes in the second half of it.
-local function from_before(p, age) return p.trial > 0 and now - age < p.trial - p.length / 2 end
+local function from_before(p, age) return p.probes > 0 and now - age < p.ends - p.length / 2 end
 local verbs = {}
 
 local function pause(level, us, length)
-  local p = pause_of(level)
-  local ends = over(p)
-  stood = stood or ends > now
-  if ends >= now + us then return 0, ends end
-  put_pause(level, { ends = now + us, since = ends > now and p.since or now, length = length, trial = length > 0 and now + us or 0 })
-  if p.ends > now + us then look(level) end -- tasks wait for the probe
-  return 1, now + us
+  local p = pause_of('P', level)
+  stood = stood or p.ends > now
+  if p.ends >= now + us then return 0, p.ends end
+  if #p.out > 0 then look(level) end -- tasks wait for the probe
+  p.ends, p.since, p.length, p.probes, p.out = now + us, p.ends > now and p.since or now, length, length > 0 and 1 or 0, {}
+  put_pause('P', level, p)
+  return 1, p.ends
 end
 
 function verbs.pause(level, us) return pause(level, us, 0) end
 
 -- If a level has rested and is refused again soon afterwards, it rests for longer.
 function verbs.rest(level, base, most, jitter, age)
-  local p = pause_of(level)
-  local ends = over(p)
-  if ends > now or from_before(p, age) then
+  local p = pause_of('P', level)
+  if p.ends > now or from_before(p, age) then
     stood = true
-    return 0, ends
+    return 0, p.ends
   end
-  local again = p.length > 0 and now - ends <= max(p.length, RESTED)
+  local again = p.length > 0 and now <= pauses.all_go('P', p)
   local length = min(again and 2 * p.length or base, most)
   return pause(level, length + floor(length * jitter / WHOLE), length)
 end
@@ -89,10 +86,10 @@ end
 function verbs.open(scope, age)
   local changed_any, at = 0, scope
   while at do
-    local p = pause_of(at)
-    if p.trial > 0 and p.trial <= now and not from_before(p, age) then
-      p.ends, p.trial = max(min(p.ends, now), p.trial), 0
-      put_pause(at, p)
+    local p = pause_of('P', at)
+    if p.probes > 0 and p.ends <= now and not from_before(p, age) then
+      p.ends, p.probes, p.out = now, 0, {}
+      put_pause('P', at, p)
       look(at)
       changed_any = 1
     end
@@ -119,9 +116,10 @@ local function part_of(c, most)
   return min(c.till <= now and c.raised > now and max(WHOLE, most) or WHOLE, c.part + floor(max(0, now - c.at) * c.grows / 1000000))
 end
 
-local function put_correction(name, kind, c)
+local function put_correction(name, kind, c, ramps)
   local a, b, d, e = unpacked('>I7I7I7I7', c.whole)
   if c.part ~= WHOLE then a = max(1, floor(a * c.part / WHOLE)) end
+  if ramps and kind == 84 then d = max(1, floor(d * c.part / WHOLE)) end -- a full bucket would admit its whole burst at once
   local ends = max(c.till, c.part >= WHOLE and c.raised or c.at + ceil((WHOLE - c.part) * 1000000 / c.grows))
   if ends <= now then
     call('HDEL', key, 'R' .. name)
@@ -168,12 +166,15 @@ local function forget(letter)
 end
 verbs.lift, verbs.free = forget('P'), forget('R')
 
+-- #include breaker
+
 -- Some fields are looked at in each call that writes, or that finds no room, and what is over is deleted.
 local function sweep()
   local found = call('HSCAN', key, call('HGET', key, '@') or '0', 'COUNT', SWEPT)
   for i = 1, #found[2], 2 do
     local field, v = found[2][i], found[2][i + 1]
-    local ends = byte(field) == 80 and lasts(pause_of(sub(field, 2))) or byte(field) == 82 and unpacked('>I7', v) or now
+    local letter, ends = sub(field, 1, 1), now
+    if letter == 'R' then ends = unpacked('>I7', v) elseif letter ~= '@' then ends = pauses.all_go(letter, pause_of(letter, sub(field, 2))) end
     if ends < now then call('HDEL', key, field) end
   end
   call('HSET', key, '@', found[1])
@@ -182,7 +183,7 @@ end
 local full = call('HLEN', key) >= MOST
 if full then sweep() end
 
-local LETTER = { pause = 'P', rest = 'P', cut = 'R', rise = 'R', adopt = 'R' }
+local LETTER = { pause = 'P', rest = 'P', cut = 'R', rise = 'R', adopt = 'R', ramp = 'R', trip = 'B' }
 local out = { now, 0 }
 for i = 2, #ARGV, 8 do
   local verb, name, numbers, rule_text = ARGV[i], ARGV[i + 1], {}, ARGV[i + 7]
@@ -194,7 +195,8 @@ for i = 2, #ARGV, 8 do
   out[#out + 1], out[#out + 2], out[#out + 3] = changed_it, ends, noted and #noted or -1
 end
 
-if latest > 0 then
+if call('HLEN', key) == 1 and call('HEXISTS', key, '@') == 1 then call('DEL', key) end -- while it is there, decisions read it
+if latest > now then
   if not full then sweep() end
   if call('PTTL', key) < (latest - now) / 1000 then call('PEXPIRE', key, outlast(latest - now)) end
 end

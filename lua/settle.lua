@@ -42,6 +42,13 @@ function verbs.ended(a, its)
       freed(r)
     end
   end
+  for i = its.many + 1, #its do
+    local r = its[i]
+    if byte(r.key) == 66 and algorithm('P', 'rare').refund(r, 0, 1, a.lease) == 1 then -- it was the probe of a breaker
+      dirty(r)
+      freed(r)
+    end
+  end
 end
 
 function verbs.kept(a, its)
@@ -56,6 +63,9 @@ function verbs.kept(a, its)
   for _, r in ipairs(held) do
     r.its.charge(r, now, 1, a.lease)
     dirty(r)
+  end
+  for i = its.many + 1, #its do
+    if byte(its[i].key) == 66 and algorithm('P', 'rare').renew(its[i], a.lease) then dirty(its[i]) end
   end
 end
 

@@ -116,8 +116,8 @@ func (r *Reporter) Look(s *wire.Scope) {
 		at := r.cfg.Now(s.Prefix)
 		for i, v := range values {
 			text, _ := v.(string)
-			if p, is := wire.ReadPause(text); is && p.Over() > at.UnixMicro() {
-				r.heard(s.Prefix+paths[i], time.UnixMicro(p.Over()), at)
+			if p, is := wire.ReadPause(text); is && p.Ends > at.UnixMicro() {
+				r.heard(s.Prefix+paths[i%len(paths)], time.UnixMicro(p.Ends), at)
 			}
 		}
 	}()
@@ -133,11 +133,12 @@ func levels(s *wire.Scope) (paths []string) {
 	return append(paths, s.Path)
 }
 
-// pauseFields returns where the hash api has the pauses of paths.
-func pauseFields(paths []string) []string {
-	fields := make([]string, len(paths))
-	for i, path := range paths {
-		fields[i] = "P" + path
+// pauseFields returns where the hash api has the pauses of paths, by APIs and then by breakers.
+func pauseFields(paths []string) (fields []string) {
+	for _, letter := range []string{"P", "B"} {
+		for _, path := range paths {
+			fields = append(fields, letter+path)
+		}
 	}
 	return fields
 }

@@ -18,8 +18,22 @@ type State struct {
 	At time.Time
 	// Pauses are the pauses that apply, outermost first.
 	Pauses []Pause
+	// Breakers are the breakers that are open, outermost first.
+	Breakers []Breaker
 	// Corrections are the corrected limits, in the order of the rules.
 	Corrections []Correction
+}
+
+// Breaker is the breaker of a scope that is open, so that nothing but probes starts there and in the scopes below it.
+type Breaker struct {
+	// Scope is the scope whose calls failed: the requested one, or one above it.
+	Scope string
+	// Since is when it opened, and Next when the next probe may go at first, by the Redis server's clock.
+	Since, Next time.Time
+	// Probing is how many probes are on their way.
+	Probing int
+	// Calls and Failures are how many calls opened it and how many of them had failed; 0 if a person did.
+	Calls, Failures int64
 }
 
 // Pause is a pause of a scope, and of the scopes below it, that an API's answer asked for.
@@ -68,10 +82,13 @@ func (r *Reporter) State(ctx context.Context, scope string) (out State, err erro
 	}
 	for i, v := range values.Val() {
 		text, _ := v.(string)
-		if i < len(paths) {
+		switch {
+		case i < len(paths):
 			out.addPause(wire.ScopeOf(provider, paths[i]), text)
-		} else {
-			out.addCorrection(s.Rules[i-len(paths)], text, r.cfg.Tolerance)
+		case i < 2*len(paths):
+			out.addBreaker(wire.ScopeOf(provider, paths[i-len(paths)]), text)
+		default:
+			out.addCorrection(s.Rules[i-2*len(paths)], text, r.cfg.Tolerance)
 		}
 	}
 	return out, nil
@@ -100,7 +117,7 @@ func (r *Reporter) Below(ctx context.Context, provider string) (out State, more 
 	}
 	var part *redis.ScanCmd
 	err = r.read(ctx, provider, &out, func(ctx context.Context, pipe redis.Pipeliner) {
-		part = pipe.HScan(ctx, wire.APIKey(wire.Prefix(r.cfg.Base, provider)), 0, "[PR]*", scanPart)
+		part = pipe.HScan(ctx, wire.APIKey(wire.Prefix(r.cfg.Base, provider)), 0, "[PRB]*", scanPart)
 	})
 	if err != nil {
 		return out, false, err
@@ -108,9 +125,12 @@ func (r *Reporter) Below(ctx context.Context, provider string) (out State, more 
 	fields, cursor := part.Val()
 	for i := 0; i+1 < len(fields); i += 2 {
 		path, rule, is := strings.Cut(fields[i][1:], ":")
-		if level := wire.ScopeOf(provider, path); is {
+		switch level := wire.ScopeOf(provider, path); {
+		case is:
 			r.addCorrection(&out, level, rule, fields[i+1])
-		} else {
+		case fields[i][0] == 'B':
+			out.addBreaker(level, fields[i+1])
+		default:
 			out.addPause(level, fields[i+1])
 		}
 	}
@@ -137,8 +157,9 @@ func (r *Reporter) addCorrection(out *State, level, rule, v string) {
 
 // addPause adds a pause of the hash api.
 func (s *State) addPause(scope, v string) {
-	if p, is := wire.ReadPause(v); is && p.Ends > s.At.UnixMicro() {
-		s.Pauses = append(s.Pauses, Pause{Scope: scope, Until: time.UnixMicro(p.Ends), Since: time.UnixMicro(p.Since), Guessed: p.Length > 0})
+	p, is := wire.ReadPause(v)
+	if until := p.Next(s.At.UnixMicro()); is && until > s.At.UnixMicro() {
+		s.Pauses = append(s.Pauses, Pause{Scope: scope, Until: time.UnixMicro(until), Since: time.UnixMicro(p.Since), Guessed: p.Length > 0})
 	}
 }
 
@@ -159,5 +180,19 @@ func (s *State) addCorrection(b policy.MatchedRule, v string, tolerance time.Dur
 	}
 	if corrected.Limit != b.Rule.Limit {
 		s.Corrections = append(s.Corrections, corrected)
+	}
+}
+
+// addBreaker adds a breaker of the hash api.
+func (s *State) addBreaker(scope, v string) {
+	p, is := wire.ReadPause(v)
+	if now := s.At.UnixMicro(); is && p.Probes > 0 {
+		b := Breaker{Scope: scope, Since: time.UnixMicro(p.Since), Next: time.UnixMicro(p.Next(now)), Calls: p.Calls, Failures: p.Failures}
+		for _, probe := range p.Out {
+			if probe.Till > now {
+				b.Probing++
+			}
+		}
+		s.Breakers = append(s.Breakers, b)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,7 +30,11 @@ func (w *world) attempts(a Attempt, cost string, scopes ...string) error {
 		return wrong("decide answers %q: %v", reply, err)
 	}
 	for i, answer := range answers {
-		if err := w.answered(each[i], w.of(each[i].Scope, w.policy), cost, fmt.Sprintf("call%d.%d", w.calls, i), answer); err != nil {
+		id := each[i].ID
+		if id == "" {
+			id = fmt.Sprintf("%s.%d", args[1], i+1)
+		}
+		if err := w.answered(each[i], w.of(each[i].Scope, w.policy), cost, id, answer); err != nil {
 			return err
 		}
 	}
@@ -147,12 +150,8 @@ func (w *world) report(word Word) error {
 	if _, err := w.run("report", ReportArgs(w.clock(), []Word{word})); err != nil {
 		return err
 	}
-	clear(w.pauses)
-	for field, v := range w.rdb.HGetAll(context.Background(), prefix+"api").Val() {
-		if level, ok := strings.CutPrefix(field, "P"); ok {
-			p, _ := ReadPause(v)
-			w.pauses[level] = &p
-		}
+	if err := w.heardFrom(word.Name); err != nil {
+		return err
 	}
 	clear(w.looked)
 	return nil

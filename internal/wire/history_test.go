@@ -69,7 +69,7 @@ func newHistory(rdb redis.UniversalClient, seed uint64) *history {
 	rdb.FlushAll(context.Background())
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	w := &world{rdb: rdb, now: epoch, aged: time.Now(), ones: seed%2 == 0, version: 1, policy: 1, shape: 1, limits: map[int64][]int64{}, counters: map[string]*counter{},
-		pauses: map[string]*Pause{}, corrections: map[string]correction{}, starts: map[string]int64{}, lines: map[string][]*waiting{}, flight: map[string]*flying{}, looked: map[string][]string{}, unread: map[string]bool{},
+		pauses: map[string]*pausing{}, tallies: map[string]*tally{}, corrections: map[string]correction{}, starts: map[string]int64{}, lines: map[string][]*waiting{}, flight: map[string]*flying{}, looked: map[string][]string{}, unread: map[string]bool{},
 		weights: map[string]float64{"/a": 1, "/b": 3, "/c": 1, "/d": 2, "/a/refunds": 1, "/c/refunds": 0.5}}
 	for level, of := range levels {
 		for range 1 + rnd.IntN(2) {
@@ -214,7 +214,16 @@ func (h *history) plainly(scope string) error {
 // hearFromAPI has an API pause a node, or lower a limit for a time.
 func (h *history) hearFromAPI(scope string) error {
 	at := nodeOf(scope, h.IntN(strings.Count(scope, "/")+1))
-	switch h.IntN(12) {
+	switch h.IntN(16) {
+	case 4, 5, 6:
+		return h.calls(at)
+	case 7, 8:
+		return h.probeEnds()
+	case 9:
+		if h.IntN(2) == 0 {
+			return h.trips(at)
+		}
+		return h.closes(at)
 	case 0:
 		return h.report(Word{Verb: "pause", Name: at, Numbers: [5]int64{h.Int64N(second)}})
 	case 1:
@@ -293,12 +302,12 @@ func (h *history) empty() error {
 	}
 	keys := h.rdb.Keys(context.Background(), "*").Val()
 	for _, key := range keys {
-		if part := strings.TrimPrefix(key, prefix); !strings.HasPrefix(part, "r:") && !strings.HasPrefix(part, "a:") && !strings.HasPrefix(part, "c:") && part != "api" {
+		if part := strings.TrimPrefix(key, prefix); !strings.HasPrefix(part, "r:") && !strings.HasPrefix(part, "a:") && !strings.HasPrefix(part, "c:") && !strings.HasPrefix(part, "b:") && part != "api" {
 			return wrong("the key %s is left", key)
 		}
 	}
 	h.rdb.Del(context.Background(), prefix+"api")
-	if err := h.age(lastWindow); err != nil {
+	if err := h.age(lastWindow + 600*second); err != nil {
 		return err
 	}
 	if keys := h.rdb.Keys(context.Background(), "*").Val(); len(keys) > 0 {
@@ -333,8 +342,8 @@ func (h *history) failed(seed uint64, err error) error {
 		rules += "\n"
 	}
 	for _, level := range sortedKeys(h.pauses) {
-		has, _ := ReadPause(h.rdb.HGet(context.Background(), prefix+"api", "P"+level).Val())
-		rules += fmt.Sprintf("  pause of %q: %+v, Redis has %+v\n", level, *h.pauses[level], has)
+		has, _ := ReadPause(h.rdb.HGet(context.Background(), prefix+"api", level).Val())
+		rules += fmt.Sprintf("  pause %q: %+v, Redis has %+v\n", level, *h.pauses[level], has)
 	}
 	for _, key := range slices.Sorted(slices.Values(h.rdb.Keys(context.Background(), "*").Val())) {
 		if part := strings.TrimPrefix(key, prefix); strings.HasPrefix(part, "r") && !strings.HasPrefix(part, "r:") || strings.HasPrefix(part, "q:") || strings.HasPrefix(part, "l") || part == "blocked" {

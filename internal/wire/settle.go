@@ -120,24 +120,6 @@ func ReadReport(reply any, words []Word) (waits bool, noted []Noted, err error) 
 	return number(1) == 1, noted, nil
 }
 
-// Pause is the pause of a node by an API; see lua/include/pause.lua.
-type Pause struct{ Ends, Since, Length, Trial int64 }
-
-// Over returns when it ends, or the guess of it is over: from then on only scripts know which start is next.
-func (p Pause) Over() int64 {
-	if p.Trial > 0 {
-		return p.Trial
-	}
-	return p.Ends
-}
-
-// ReadPause reads a pause in the hash api.
-func ReadPause(v string) (p Pause, ok bool) {
-	r := reader{text: v}
-	p = Pause{r.number(), r.number(), r.number(), r.number()}
-	return p, !r.short
-}
-
 // Correction is what an API has made of a rule's numbers; see lua/report.lua.
 type Correction struct {
 	Until          int64

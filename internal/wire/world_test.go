@@ -20,11 +20,10 @@ const (
 	epoch  = int64(1700000000000000)
 	second = int64(1000000)
 
-	overdueAfter   = 3 * second // see lua/next/dispatch.lua
-	claimable      = 2000       // see lua/next/decide.lua
-	givesWay       = 10000
-	lead, spread   = 20000, 80000
-	probe, resting = 10 * second, 60 * second
+	overdueAfter = 3 * second // see lua/next/dispatch.lua
+	claimable    = 2000       // see lua/next/decide.lua
+	givesWay     = 10000
+	lead, spread = 20000, 80000
 )
 
 // waiting is a task with a place.
@@ -54,7 +53,8 @@ type world struct {
 	version, policy, shape int64
 	limits                 map[int64][]int64 // the limit of each rule, by policy
 	counters               map[string]*counter
-	pauses                 map[string]*Pause
+	pauses                 map[string]*pausing   // by the letter and the node of their fields
+	tallies                map[string]*tally     // of breakers that are not open, by node
 	aged                   time.Time             // when keys were last made older
 	corrections            map[string]correction // of limits, by node and rule
 	starts                 map[string]int64      // by attempt id
@@ -196,11 +196,10 @@ func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) 
 			sure, moved = sure && certain, moved || at > t
 			t = at
 		}
-		for level := range len(its.Weights) + 1 {
-			if p := w.pauses[nodeOf(scope, level)]; p != nil {
-				sure = sure && (p.Trial == 0 || p.Ends <= max(t, p.Trial))
-				moved, t = moved || p.Ends > t, max(t, p.Ends)
-			}
+		for _, p := range w.pausesOf(scope) {
+			at, certain := p.admits(w.now, t)
+			sure, moved = sure && certain, moved || at > t
+			t = at
 		}
 	}
 	return t, sure && t < its.Until
@@ -215,22 +214,21 @@ func (w *world) take(id, scope string, its Rules, cost string, start int64, judg
 			}
 		}
 	}
-	for level := range len(its.Weights) + 1 {
-		if p := w.pauses[nodeOf(scope, level)]; p != nil {
-			if start < p.Ends {
-				return wrong("a start at %d in the pause of %q", start-epoch, nodeOf(scope, level))
-			}
-			if p.Trial > 0 && start >= p.Trial && start < p.Trial+max(p.Length, resting) {
-				p.Ends = probedUntil(p, start)
-			}
+	for _, p := range w.pausesOf(scope) {
+		if start < p.Ends {
+			return wrong("a start at %d in a pause until %d", start-epoch, p.Ends-epoch)
 		}
+		p.send(leaseOf(id, start), start)
 	}
 	return nil
 }
 
-// probedUntil is how long a probe holds others up: no longer than the guess is remembered.
-func probedUntil(p *Pause, start int64) int64 {
-	return min(start+probe, p.Trial+max(p.Length, resting))
+// leaseOf is the id of a probe, which a waiter has anew with each grant.
+func leaseOf(id string, start int64) string {
+	if strings.Contains(id, ":") {
+		return id + "@" + strconv.FormatInt(start, 10)
+	}
+	return id
 }
 
 // giveBack refunds a start, or only its leases.
@@ -240,10 +238,8 @@ func (w *world) giveBack(id, scope string, its Rules, start int64, leasesOnly bo
 			w.counter(r, scope).remove(id)
 		}
 	}
-	for level := range len(its.Weights) + 1 {
-		if p := w.pauses[nodeOf(scope, level)]; p != nil && p.Trial > 0 && p.Ends == probedUntil(p, start) {
-			p.Ends = max(w.now, p.Trial)
-		}
+	for _, p := range w.pausesOf(scope) {
+		p.free(leaseOf(id, start))
 	}
 	clear(w.looked)
 }

@@ -18,7 +18,7 @@
 -- What an API has reported replaces that for a time. It is in the hash `api`, which exists while there is any:
 --   R<node>:<rule>  until, the kind, and the numbers that count until then; the last numbers are those of the rule to which that
 --                   applies: a rule with other numbers by now is as the policy has it
---   P<node>         a pause: see include/pause.lua
+--   P<node>         a pause by an API, or by a guess; B<node>: one by a breaker: see include/pause.lua
 --
 -- An algorithm is made when the first rule of its kind is met, and its rare part when that is needed: to make functions is most of
 -- what a short call costs. Each has
@@ -109,16 +109,18 @@ function rules.state(of, scope)
   return r
 end
 
--- The pause of a node, nil if there is none.
-function rules.pause(at)
-  if loaded[at] == nil then
-    local v = call('HGET', P .. 'api', 'P' .. at)
-    local r = v and algorithm('P').load({ kind = 'P', unit = '*' }, 'P' .. at, v) or false
-    if r then r.its, r.node = algorithm('P'), at end
-    if r and r.stepped then dirty(r) end
-    loaded[at] = r
+-- The pauses of a node.
+function rules.pauses(at)
+  if not loaded[at] then
+    local list = {}
+    for i, v in ipairs(call('HMGET', P .. 'api', 'P' .. at, 'B' .. at)) do
+      local r = v and algorithm('P').load({ kind = 'P', unit = '*' }, (i == 1 and 'P' or 'B') .. at, v)
+      if r then r.its, r.node, list[#list + 1] = algorithm('P'), at, r end
+      if r and r.stepped then dirty(r) end
+    end
+    loaded[at] = list
   end
-  return loaded[at] or nil
+  return loaded[at]
 end
 
 -- The rules of a scope by a text, and after them the pauses of its nodes: each is one more that admits nothing before it ends.
@@ -132,7 +134,9 @@ function rules.of(scope, text)
   its.many = #of.rules
   for i = 1, its.many do its[i] = rules.state(of.rules[i], scope) end
   if reported then
-    for level = 0, #of.weights do its[#its + 1] = rules.pause(node(scope, level)) end
+    for level = 0, #of.weights do
+      for _, r in ipairs(rules.pauses(node(scope, level))) do its[#its + 1] = r end
+    end
   end
   return its
 end
