@@ -45,7 +45,7 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	if g.plan == nil { // it took nothing
 		return ctx, &Lease{}
 	}
-	shortest, longest, some := g.plan.leases()
+	shortest, longest, some := g.leases()
 	if !some {
 		return ctx, &Lease{}
 	}
@@ -59,10 +59,37 @@ func (l *Limiter) hold(ctx context.Context, g Grant) (context.Context, *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = g.from.Add(longest)
-	left := shortest - time.Since(g.from)
-	s.ends = time.AfterFunc(left, func() { s.end(ErrLeaseLost) })
-	s.renew = time.AfterFunc(left-shortest+shortest/3, func() { s.beat(shortest, longest) })
+	since := time.Since(g.from)
+	s.ends = time.AfterFunc(shortest-since, func() { s.end(ErrLeaseLost) })
+	s.renew = time.AfterFunc(g.renewed(shortest)/3-since, func() { s.beat(shortest, longest) })
 	return held, s
+}
+
+// probeLease is for how long the probe of a breaker holds its place unrenewed, as lua/include/pause.lua has it.
+const probeLease = 30 * time.Second
+
+// neverLost is the lease of a run that holds nothing without which it ends.
+const neverLost = 365 * 24 * time.Hour
+
+// probes reports whether a grant may be the probe of a breaker, which holds a place as under a concurrency rule. But a run that has
+// lost that place goes on.
+func (g Grant) probes() bool { return g.probe && len(g.plan.Breakers) > 0 }
+
+// leases returns the shortest lease with which a run ends, the longest of what it holds, and false if it holds nothing.
+func (g Grant) leases() (shortest, longest time.Duration, some bool) {
+	shortest, longest, some = g.plan.leases()
+	if g.probes() && !some {
+		return neverLost, probeLease, true
+	}
+	return shortest, longest, some
+}
+
+// renewed returns in what time all leases have to be renewed, given the shortest with which the run ends.
+func (g Grant) renewed(shortest time.Duration) time.Duration {
+	if g.probes() {
+		return min(shortest, probeLease)
+	}
+	return shortest
 }
 
 // beat renews once, and schedules the next renewal: in a third of the lease, or sooner after a failure.
@@ -74,7 +101,9 @@ func (s *Lease) beat(lease, longest time.Duration) {
 			s.end(ErrLeaseLost)
 			return
 		}
-		if shortest, most, some := p.leases(); some { // others if a period had ended and the limits are new
+		g := s.grant
+		g.plan = p
+		if shortest, most, some := g.leases(); some { // others if a period had ended and the limits are new
 			lease, longest = shortest, most
 		}
 	}
@@ -83,11 +112,11 @@ func (s *Lease) beat(lease, longest time.Duration) {
 	switch {
 	case s.over:
 	case err != nil:
-		s.renew.Reset(lease / 12)
+		s.renew.Reset(s.grant.renewed(lease) / 12)
 	default:
 		s.until = sent.Add(longest)
 		s.ends.Reset(lease - time.Since(sent))
-		s.renew.Reset(lease / 3)
+		s.renew.Reset(s.grant.renewed(lease) / 3)
 	}
 }
 

@@ -15,7 +15,7 @@ type ReportResult = answers.Result
 
 // UpstreamChange is a new effect of an API's answer, see Limiter.Report: What it is, the Scope, Rule and Pattern that it is
 // about, the API's own Limit, and Until when it lasts. What is "pause", "cut" for a reduced rule, "limit" for the API's own
-// limit, or "rise" for a limit above the configured one.
+// limit, "rise" for a limit above the configured one, or "open" or "closed" for a breaker.
 type UpstreamChange = answers.Change
 
 // UpstreamEvent is a past UpstreamChange: what it was, At when it was reported, and which answer of a call of which scope made it.
@@ -28,6 +28,14 @@ type UpstreamState = answers.State
 // UpstreamPause is a pause of a scope, and of the scopes below it, that an API's answer asked for. Guessed says that the API gave
 // no duration.
 type UpstreamPause = answers.Pause
+
+// UpstreamBreaker is the breaker of a scope that is open: Since when, when the Next probe may go, how many are Probing, and how many
+// Calls and Failures opened it.
+type UpstreamBreaker = answers.Breaker
+
+// CallResult is what is known of the breakers on a scope's path after a call: Until when one is open, and whether a task whose
+// call failed keeps its attempt.
+type CallResult = answers.CallResult
 
 // Correction is the limit that applies in place of a rule's configured one: Limit until Until, which is Part of the configured
 // limit, in millionths, or the API's Own. Bound is the rule as configured.
@@ -87,6 +95,49 @@ func (l *Limiter) readerOf(scope string) upstream.Reader {
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {
 	return l.reports.Report(ctx, scope, a)
+}
+
+// ReportCall reports how a call has ended that spent a grant, for the breakers on its path: failed says that it got no answer (a
+// connection error, a time-out) or a 5xx that asks for no pause. A 429 and other 4xx are no failures. If the call was the probe of a
+// breaker that is open, a success closes that, and a failure opens it for twice as long.
+//
+// A call of a scope without breakers costs nothing. The calls of all scopes of a provider are reported together: failures at once, but
+// ten times a second at most, and successes after a tenth of the breaker's In, in one round trip for each hundred levels. A probe costs
+// a round trip of its own. It runs even if ctx has ended. The error wraps ErrUnavailable; what was counted is then lost, which opens
+// nothing. Source: docs/breaker.md
+func (l *Limiter) ReportCall(ctx context.Context, g Grant, failed bool) (CallResult, error) {
+	if g.Zero() || g.local || g.plan == nil {
+		return CallResult{}, nil
+	}
+	p, err := l.plan(g.scope)
+	if err != nil {
+		return CallResult{}, nil //nolint:nilerr // a scope that no rule counts any more
+	}
+	call := answers.Call{Scope: p.Scope, Failed: failed, Sent: g.from}
+	if g.probe {
+		call.Lease = g.id
+	}
+	return l.reports.Called(ctx, call)
+}
+
+// OpenBreaker opens the breaker of a scope by hand, for its wait, also if the policy has none there. One that is open waits anew.
+// Costs two round trips. Its errors are those of Report.
+func (l *Limiter) OpenBreaker(ctx context.Context, scope string) error {
+	p, err := l.plan(scope)
+	if err != nil {
+		return err
+	}
+	return l.reports.OpenBreaker(ctx, p.Scope)
+}
+
+// CloseBreaker closes the breaker of a scope by hand. Its rules count a tenth of their limits at first, as after a probe. Costs one
+// round trip. Its errors are those of Report.
+func (l *Limiter) CloseBreaker(ctx context.Context, scope string) error {
+	p, err := l.plan(scope)
+	if err != nil {
+		return err
+	}
+	return l.reports.CloseBreaker(ctx, p.Scope)
 }
 
 // ResetUpstream ends the pause of a scope and all corrections of the rules at its level. Waiters that they held up are dispatched

@@ -5,6 +5,7 @@ package answers
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type Reporter struct {
 	cfg     Config
 	waiting atomic.Int64 // starts that are waited for
 	probing atomic.Bool  // there are probes
+	process int64        // the number of this process among those that report calls
 
 	mu          sync.Mutex
 	pauses      map[string]pause // by scopeKey, as all maps but the next two
@@ -44,11 +46,13 @@ type Reporter struct {
 	corrections map[string]time.Time // until when a rule is corrected, by ruleKey
 	looked      map[string]time.Time // when pauses were last looked up
 	probes      map[string]time.Time // when the latest probe began
+	open        map[string]time.Time // until when the breaker of a level is open, as far as this process knows
+	tallies     map[string]*tally    // of calls, by the prefix of a provider's keys
 	next        chan struct{}        // closed when a pause is heard of; nil if no start waits for that
 }
 
 // New returns a Reporter. It does no I/O.
-func New(cfg Config) *Reporter { return &Reporter{cfg: cfg} }
+func New(cfg Config) *Reporter { return &Reporter{cfg: cfg, process: 1 + rand.N[int64](wire.Never-1)} }
 
 // Result is the effect of an answer.
 type Result struct {
@@ -63,7 +67,8 @@ type Result struct {
 
 // Change is a new effect of an API's answer.
 type Change struct {
-	// What is "pause", "cut" for a reduced rule, "limit" for the API's own limit, or "rise" for one above the configured limit.
+	// What is "pause", "cut" for a reduced rule, "limit" for the API's own limit, "rise" for one above the configured limit, or "open"
+	// or "closed" for a breaker.
 	What string `json:"what"`
 	// Scope is the level that is paused, or at which the rule counts. Rule is the name of the rule and Pattern its place in the
 	// policy; both are empty for a pause.
@@ -75,6 +80,11 @@ type Change struct {
 	// Until is when the effect ends by itself, by the Redis server's clock, and Left the time until then.
 	Until time.Time     `json:"until,omitzero"`
 	Left  time.Duration `json:"-"`
+	// Calls and Failures are how many calls opened a breaker, and how many of them had failed; 0 if a person did. Shadow says that
+	// it only counts, and has opened nothing.
+	Calls    int64 `json:"calls,omitempty"`
+	Failures int64 `json:"failures,omitempty"`
+	Shadow   bool  `json:"shadow,omitempty"`
 }
 
 // answer is one answer of an API, and the scope whose call was answered.

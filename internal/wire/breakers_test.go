@@ -19,7 +19,6 @@ const (
 	slots                       = 6
 	guessLease, guessRemembered = 10 * second, 60 * second
 	probeLease, openRemembered  = 30 * second, 3600 * second
-	longestWait                 = 600 * second
 )
 
 // allGo is from when on starts are no probes any more.
@@ -217,7 +216,7 @@ func (h *history) probeEnds() error {
 
 func (h *history) probed(node string, p pausing, probe Probe, failed bool) error {
 	counts, half := probe.Till > h.now, p.Ends <= h.now
-	noted, err := h.word(ProbedWord(node, probe.ID, failed))
+	noted, err := h.word(ProbedWord(node, probe.ID, failed, 3*second))
 	if err != nil {
 		return err
 	}
@@ -230,7 +229,7 @@ func (h *history) probed(node string, p pausing, probe Probe, failed bool) error
 			return wrong("a probe of %q has succeeded, and it is open: %+v", node, now)
 		}
 	case counts && half:
-		length := min(longestWait, 2*p.Length)
+		length := min(3*second, 2*p.Length)
 		if now == nil || now.Length != length || now.Ends != h.now+length || now.Since != p.Since {
 			return wrong("a probe of %q has failed, and it was %+v, is %+v", node, p, now)
 		}

@@ -63,9 +63,9 @@ func CallsWord(path string, b Breaker, process, calls, failures, age int64) Word
 	return w
 }
 
-// ProbedWord reports how the probe of a lease has ended, for one level.
-func ProbedWord(path, lease string, failed bool) Word {
-	w := Word{Verb: "probed", Name: path, Rule: "L" + lease}
+// ProbedWord reports how the probe of a lease has ended, for one level, and how long a breaker is open at most until the next probe.
+func ProbedWord(path, lease string, failed bool, longest int64) Word {
+	w := Word{Verb: "probed", Name: path, Rule: "L" + lease, Numbers: [5]int64{0, longest}}
 	if failed {
 		w.Numbers[0] = 1
 	}

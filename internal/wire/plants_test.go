@@ -33,7 +33,7 @@ var plants = []struct{ what, from, to string }{
 	{"a breaker counts what is long over", "local passed = newest > slot and 0 or min(SLOTS, slot - newest)", "local passed = 0"},
 	{"a breaker counts calls from before it closed", "if now - age < list.mark then", "if false then"},
 	{"a breaker that only counts opens", "if opens and shadow == 0 then", "if opens then"},
-	{"a probe that failed opens for no longer", "b.length = min(LONGEST, 2 * b.length)", ""},
+	{"a probe that failed opens for no longer", "b.length = min(longest, 2 * b.length)", ""},
 	{"a probe that failed leaves its breaker as it is", "local opens = b.ends <= now\n", "local opens = false\n"},
 	{"a late success closes a breaker", "if b.ends <= now and failed == 0 then", "if failed == 0 then"},
 	{"an API's limit is not kept", "numbers, till = sub(other, 9), unpacked('>I7', other)", "till = unpacked('>I7', other)"},

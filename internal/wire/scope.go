@@ -21,6 +21,7 @@ type Scope struct {
 	All, Rules []policy.MatchedRule
 	Paused     []int
 	Shadows    []policy.MatchedRule
+	Breakers   []policy.MatchedBreaker // on the scope's path, outermost first
 
 	Shape int64 // of the rules, see Rules
 

@@ -119,6 +119,7 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 		return nil, err
 	}
 	compiled := compiler.Compile(scope, all, p.Weights(scope), at)
+	compiled.Breakers = p.Breakers(scope)
 	compiled.Attached = s.attach(compiled, p)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@
 --           last of those that failed was sent; 1 for a breaker that only counts. Then in the place of a rule's numbers the part
 --           that has to fail in percent, of how many calls, in how many µs, how many probes, and the wait in µs. The breaker opens if
 --           so large a part of the calls failed, and of those of two processes each, if there are two.
---   probed  a probe has ended: 1 if it failed, and in the place of a rule "L" and the lease under which it was granted. A failure opens
---           the breaker again, for twice as long, and a success closes it. One that was not on its way, or comes later, changes nothing.
+--   probed  a probe has ended: 1 if it failed, the longest wait in µs, and in the place of a rule "L" and the lease under which it was
+--           granted. A failure opens the breaker again, for twice as long, and a success closes it. One that was not on its way, or comes later, changes nothing.
 --   ramp    a rule: the part of it that counts after its breaker has closed, for how many µs, and how long ago that was, 0 if it has
 --           closed by this call. Its numbers.
 --   trip    opens it by hand: how many probes, and the wait in µs. close: closes it.
@@ -92,13 +92,13 @@ end
 
 verbs.trip = function(at, probes, wait) return trip(at, probes, wait, 0, 0) end
 
-function verbs.probed(at, failed, _, _, _, _, _, first, rest)
+function verbs.probed(at, failed, longest, _, _, _, _, first, rest)
   local b = pause_of('B', at)
   if algorithm('P', 'rare').refund(b, 0, 1, first .. rest) == 0 then return 0, 0 end
   if b.ends <= now and failed == 0 then return verbs.close(at) end
   local opens = b.ends <= now
   if opens then
-    b.length = min(LONGEST, 2 * b.length)
+    b.length = min(longest, 2 * b.length)
     b.ends = now + b.length
   end
   put_pause('B', at, b)

@@ -19,8 +19,7 @@ type Breaker struct {
 	In time.Duration
 	// Probe is how many calls may be on their way at once after the wait: 1 to 10. Defaults to 1.
 	Probe int64
-	// Wait is how long nothing starts at first: 1s to 10m. It doubles with each probe that fails, up to 10 minutes. Defaults to
-	// 30s.
+	// Wait is how long nothing starts at first: 1s to 10m. It doubles with each probe that fails: see Longest. Defaults to 30s.
 	Wait time.Duration
 	// KeepAttempts says that a task whose call fails while the breaker opens or is open uses up no attempt: retry: false.
 	KeepAttempts bool
@@ -35,7 +34,7 @@ type MatchedBreaker struct {
 	Pattern string // where the policy has the breaker: payments/*
 }
 
-// LongestWait is the longest wait of a breaker.
+// LongestWait is the longest wait of any breaker.
 const LongestWait = 10 * time.Minute
 
 const leastWait = time.Second
@@ -82,6 +81,15 @@ func (b Breaker) WithDefaults() Breaker {
 		}
 	}
 	return b
+}
+
+// Longest returns how long the wait is at most, however many probes have failed: eight times Wait, and LongestWait. So an API that
+// is back is called again soon, and one that is down gets few calls.
+func (b Breaker) Longest() time.Duration {
+	if b.Wait == 0 {
+		return LongestWait
+	}
+	return min(8*b.Wait, LongestWait)
 }
 
 // breaker checks the breaker of a level, and writes its defaults out.
