@@ -63,10 +63,18 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	if err = next.ProcessTask(seen, j.task); err == nil {
 		run.succeeded(asynqs)
 	}
-	if wait, deferred := deferredBy(err); deferred {
+	wait, deferred := deferredBy(err)
+	if !deferred {
+		run.ended(asynqs, err)
+	}
+	if pause, keeps := run.keepsAttempt(err); deferred || keeps {
 		outcome = "deferred"
 		claim()
-		m.settleRefused(asynqs, run)
+		if deferred {
+			m.settleRefused(asynqs, run)
+		} else {
+			wait = pause
+		}
 		if ended, with := m.endDeferred(asynqs, j, d, wait); ended {
 			return with
 		}

@@ -117,10 +117,12 @@ type taskRun struct {
 	once   sync.Once // for begun
 
 	mu       sync.Mutex
-	paused   bool         // the scope, by the answer of its API
-	reported bool         // the handler has reported an answer
-	counts   bool         // a refused call counts
-	spent    policy.Costs // as reported to Config.Usage; nil: as at its start
+	paused   bool                // the scope, by the answer of its API
+	reported bool                // the handler has reported an answer
+	counts   bool                // a refused call counts
+	counted  bool                // it has reported how a call ended
+	failed   throttle.CallResult // what is known of the breakers after the last call that failed
+	spent    policy.Costs        // as reported to Config.Usage; nil: as at its start
 }
 
 type runKey struct{}
@@ -173,6 +175,7 @@ func limitedRun(ctx context.Context) *taskRun {
 // judge reports an answer of the API of the run's scope, and settles the run by the costs in it.
 func (r *taskRun) judge(ctx context.Context, hint upstream.Hint) Judgement {
 	out := r.report(ctx, hint)
+	r.answered(ctx, hint)
 	if len(hint.Costs) > 0 {
 		if _, err := Settle(ctx, hint.Costs); err != nil {
 			r.m.observer.Failed("settle")

@@ -75,6 +75,10 @@ type MiddlewareConfig struct {
 	// MaxDeferrals is how often the API of a task may defer it within one attempt, see Deferrer. A further deferral is a failure
 	// like any other. If OnMaxWait is set, a max_wait bounds deferrals too. A negative value means any number. Defaults to 100.
 	MaxDeferrals int
+	// CallFailed reports whether the error of a run says that a call got no answer, or a failure of the API, for the breakers of
+	// its scope: a connection error, a time-out, a 5xx. It is not asked if the handler has called ReportResponse, ReportStatus or
+	// ReportFailure, or if the error is a CallFailer. It must be quick. Defaults to none: no other error is one.
+	CallFailed func(err error) bool
 	// Observer observes what happens to tasks. Defaults to none.
 	Observer Observer
 	// Tracer observes single pick-ups and runs, with their contexts. Defaults to none.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/control"
@@ -192,11 +194,30 @@ func upstreamLines(state throttle.UpstreamState) (lines [][2]string) {
 	for _, p := range state.Pauses {
 		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s until %s, as the API asked", cli.Quote(p.Scope), stamp(p.Until))})
 	}
+	for _, b := range state.Breakers {
+		lines = append(lines, [2]string{"breaker", breakerText(b, state.At)})
+	}
 	for _, c := range state.Corrections {
 		lines = append(lines, [2]string{"corrected", fmt.Sprintf("rule %s of %s, %d of %d until %s, from the API's answers",
 			cli.Quote(c.Bound.Rule.Name), cli.Quote(c.Bound.Scope.String()), c.Limit, c.Bound.Rule.Limit, stamp(c.Until))})
 	}
 	return lines
+}
+
+// breakerText says how an open breaker stands: "payments/acme, open since 12:03: 14 of 20 calls failed; next probe in 21s".
+func breakerText(b throttle.UpstreamBreaker, now time.Time) string {
+	text := fmt.Sprintf("%s, open since %s", cli.Quote(b.Scope), stamp(b.Since))
+	if b.Calls > 0 {
+		text += fmt.Sprintf(": %d of %d calls failed", b.Failures, b.Calls)
+	}
+	left := b.Next.Sub(now).Round(time.Second)
+	switch {
+	case b.Next.After(now) && b.Probing > 0:
+		return text + fmt.Sprintf("; a probe is on its way, the next goes in %s at the latest", duration.Format(left))
+	case b.Next.After(now):
+		return text + "; next probe in " + duration.Format(max(time.Second, left))
+	}
+	return text + "; the next call is a probe"
 }
 
 // eventLines are the latest past changes by an API's answers, newest first.

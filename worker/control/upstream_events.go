@@ -21,6 +21,9 @@ type UpstreamEvent struct {
 	Answered string `json:"answered"`
 	Status   int    `json:"status,omitempty"`
 	RetryMS  *int64 `json:"retry_ms,omitempty"`
+	Calls    int64  `json:"calls,omitempty"`
+	Failures int64  `json:"failures,omitempty"`
+	Shadow   bool   `json:"shadow,omitempty"`
 	Host     string `json:"host,omitempty"`
 }
 
@@ -34,7 +37,7 @@ func (s *Service) UpstreamEvents(ctx context.Context, actor Actor, name string) 
 	for _, e := range all {
 		event := UpstreamEvent{
 			At: At(e.At), What: e.What, Scope: e.Scope, Rule: e.Rule, Limit: e.Limit, Until: At(e.Until),
-			Answered: e.Answered, Status: e.Status, Host: e.Host,
+			Answered: e.Answered, Status: e.Status, Host: e.Host, Calls: e.Calls, Failures: e.Failures, Shadow: e.Shadow,
 		}
 		if e.RetryKnown {
 			ms := e.Retry.Milliseconds()
@@ -68,6 +71,8 @@ func (e UpstreamEvent) Answer() string {
 		return "nothing left"
 	case e.What == "cut":
 		return "refused"
+	case e.What == "open", e.What == "closed":
+		return "" // many answers, or none
 	}
 	return "accepted"
 }
@@ -86,6 +91,14 @@ func (e UpstreamEvent) Change() string {
 		return fmt.Sprintf("its own limit is %d", e.Limit)
 	case e.What == "limit":
 		return "the configured limit applies again"
+	case e.What == "open" && e.Shadow:
+		return "the breaker would have opened"
+	case e.What == "open" && e.Calls == 0:
+		return "breaker opened by hand; first probe after " + lasts
+	case e.What == "open":
+		return fmt.Sprintf("breaker open, %d of %d calls failed; next probe after %s", e.Failures, e.Calls, lasts)
+	case e.What == "closed":
+		return "breaker closed"
 	case e.What == "rise":
 		return "limit may grow above the configured one"
 	}

@@ -35,6 +35,11 @@ func (e *StatusError) DeferBy() (wait time.Duration, known, deferred bool) {
 	return max(0, e.RetryAfter), e.RetryAfter >= 0, e.Limited && !e.Burns
 }
 
+// CallFailed implements worker.CallFailer: a 5xx that does not say "later" is a failure of the API.
+func (e *StatusError) CallFailed() bool {
+	return e.Status >= http.StatusInternalServerError && !e.Limited
+}
+
 func (e *StatusError) Error() string {
 	var b strings.Builder
 	b.WriteString("outbound: ")

@@ -24,7 +24,11 @@ func (p permanent) Unwrap() []error { return []error{p.error, asynq.SkipRetry} }
 type noAnswer struct {
 	text   string
 	causes []error
+	api    bool // it is the API's, and not that of this process or of its own rules
 }
+
+// CallFailed implements worker.CallFailer.
+func (e *noAnswer) CallFailed() bool { return e.api }
 
 func (e *noAnswer) Error() string   { return e.text }
 func (e *noAnswer) Unwrap() []error { return e.causes }
@@ -36,12 +40,12 @@ func failure(ctx context.Context, c *call, err error, after time.Duration) error
 	case errors.As(err, &blocked):
 		return permanent{blocked}
 	case errors.Is(err, errSentOnce):
-		return &noAnswer{text: fmt.Sprintf("outbound: %s: %s", c.target(), errSentOnce)}
+		return &noAnswer{text: fmt.Sprintf("outbound: %s: %s", c.target(), errSentOnce), api: true}
 	case ctx.Err() != nil:
 		return ended(ctx, c, after)
 	}
 	causes := harmless(err)
-	return &noAnswer{fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, causes)), causes}
+	return &noAnswer{fmt.Sprintf("outbound: %s: no answer: %s", c.target(), c.reason(err, causes)), causes, true}
 }
 
 // reason returns err's text without secrets. Errors of net/http quote an answer that is not HTTP, which may quote the request.
@@ -63,7 +67,7 @@ func ended(ctx context.Context, c *call, after time.Duration) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		how = "timed out"
 	}
-	e := &noAnswer{fmt.Sprintf("outbound: %s after %s waiting for %s", how, legible(after), c.target()), []error{ctx.Err()}}
+	e := &noAnswer{fmt.Sprintf("outbound: %s after %s waiting for %s", how, legible(after), c.target()), []error{ctx.Err()}, how == "timed out"}
 	if cause := context.Cause(ctx); !errors.Is(ctx.Err(), cause) {
 		e.causes = append(e.causes, cause)
 		e.text += ": " + clean(cause.Error(), 200)
