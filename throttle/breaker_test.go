@@ -247,6 +247,12 @@ func TestBreakerByHand(t *testing.T) {
 		if n := b.starts("p/a"); n != 10 || b.open() != nil {
 			t.Errorf("%d calls start", n)
 		}
+		noError(t, b.here.OpenBreaker(t.Context(), "p/a"))
+		noError(t, b.here.ResetUpstream(t.Context(), "p/a"))
+		if pass(2 * time.Second); b.starts("p/a") != 100 {
+			t.Error("a reset does not close it at once")
+		}
+		b.seen.list = b.seen.list[:2]
 		pass(12 * time.Second)
 		b.calls(b.here, "p/a", 1, true)
 		pass(time.Second)

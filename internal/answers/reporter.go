@@ -230,12 +230,12 @@ func (r *Reporter) log(ctx context.Context, a answer, w wire.Word, change Change
 	}
 }
 
-// Reset forgets what was reported about the rules at a scope's own level, and its pause; or about one rule alone if that is
+// Reset forgets what was reported about the rules at a scope's own level, its pause and its breaker; or about one rule alone if that is
 // named. Costs one round trip.
 func (r *Reporter) Reset(ctx context.Context, s *wire.Scope, rule string) error {
 	var words []wire.Word
 	if rule == "" {
-		words = append(words, wire.Word{Verb: "lift", Name: s.Path})
+		words = append(words, wire.Word{Verb: "lift", Name: s.Path}, wire.Word{Verb: "close", Name: s.Path})
 	}
 	for _, b := range s.Rules {
 		if b.Scope == s.Scope && correctable(b.Rule) && (rule == "" || b.Rule.Name == rule) {
@@ -246,9 +246,12 @@ func (r *Reporter) Reset(ctx context.Context, s *wire.Scope, rule string) error 
 	if len(words) == 0 {
 		return nil
 	}
-	_, err := r.send(ctx, s, words)
+	noted, err := r.send(ctx, s, words)
 	if err == nil && rule == "" {
 		r.forgetPause(s)
+		if noted[1].Changed {
+			r.closed(ctx, s, s.Path, noted[1])
+		}
 	}
 	return err
 }

@@ -407,6 +407,8 @@ func TestEventJSON(t *testing.T) {
 			f.Set(reflect.ValueOf(time.Now()))
 		case []string:
 			f.Set(reflect.ValueOf([]string{"x"}))
+		case bool:
+			f.SetBool(true)
 		default:
 			if f.CanInt() {
 				f.SetInt(1)

@@ -15,6 +15,8 @@ const (
 	Threshold Kind = "threshold" // a rule has used a part of its limit
 	Pause     Kind = "pause"     // an API asked to stop calling
 	Cut       Kind = "cut"       // an API rejected calls, and a limit was reduced
+	Open      Kind = "open"      // calls failed, and a breaker opened
+	Closed    Kind = "closed"    // a breaker closed: a call went through, or a person closed it
 	Stalled   Kind = "stalled"   // a process does not dispatch waiting tasks
 	Resumed   Kind = "resumed"   // it does again
 	Mismatch  Kind = "mismatch"  // processes have different limits
@@ -46,7 +48,12 @@ type Event struct {
 	ExhaustedAt time.Time `json:"exhausted_at,omitzero"`
 	ResetsAt    time.Time `json:"resets_at,omitzero"`
 
-	Until time.Time `json:"until,omitzero"` // when a pause or a cut ends by itself
+	Until time.Time `json:"until,omitzero"` // when a pause or a cut ends by itself, or an open breaker lets a probe go
+
+	// Calls and Failures are how many calls opened a breaker, and how many of them had failed. Shadow says that it only counts.
+	Calls    int64 `json:"calls,omitempty"`
+	Failures int64 `json:"failures,omitempty"`
+	Shadow   bool  `json:"shadow,omitempty"`
 
 	// Providers are those whose waiting tasks are not dispatched, twenty at most, and Since is the last dispatch.
 	Providers []string  `json:"providers,omitempty"`
@@ -78,6 +85,16 @@ func (e Event) sentence() string {
 		return fmt.Sprintf("the API of %s asked to stop calling; it is paused until %s", e.Scope, clock(e.Until))
 	case Cut:
 		return fmt.Sprintf("the API of %s rejects calls; rule %s is reduced until %s", e.Scope, e.Rule, clock(e.Until))
+	case Open:
+		switch {
+		case e.Shadow:
+			return fmt.Sprintf("the API of %s is down: calls fail; its breaker would have opened, and only counts", e.Scope)
+		case e.Calls == 0:
+			return fmt.Sprintf("the breaker of %s was opened by hand; it lets a probe go at %s", e.Scope, clock(e.Until))
+		}
+		return fmt.Sprintf("the API of %s is down: %d of %d calls failed; its breaker is open, and lets a probe go at %s", e.Scope, e.Failures, e.Calls, clock(e.Until))
+	case Closed:
+		return fmt.Sprintf("the breaker of %s has closed; its tasks start again", e.Scope)
 	case Stalled:
 		return fmt.Sprintf("a process has not dispatched waiting tasks of %s since %s", strings.Join(e.Providers, ", "), clock(e.Since))
 	case Resumed:
@@ -93,7 +110,7 @@ func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 // level returns how an event is logged.
 func (e Event) level() slog.Level {
 	switch {
-	case e.Kind == Threshold && e.Percent < whole, e.Kind == Resumed:
+	case e.Kind == Threshold && e.Percent < whole, e.Kind == Resumed, e.Kind == Closed:
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn

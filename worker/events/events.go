@@ -166,9 +166,12 @@ func (e *Events) Run(ctx context.Context, rdb redis.UniversalClient, limiter *th
 	sends.Wait()
 }
 
-// Upstream notices pauses and cuts, as a throttle.Observer.
+// Upstream notices pauses, cuts and breakers, as a throttle.Observer.
 func (e *Events) Upstream(c throttle.UpstreamChange) {
-	event := Event{Scope: c.Scope, Rule: c.Rule, Pattern: c.Pattern, Until: c.Until.UTC()}
+	event := Event{Scope: c.Scope, Rule: c.Rule, Pattern: c.Pattern, Calls: c.Calls, Failures: c.Failures, Shadow: c.Shadow}
+	if !c.Until.IsZero() {
+		event.Until = c.Until.UTC()
+	}
 	switch c.What {
 	case "pause":
 		event.Kind = Pause
@@ -176,6 +179,9 @@ func (e *Events) Upstream(c throttle.UpstreamChange) {
 	case "cut":
 		event.Kind = Cut
 		e.notice(noticed{event: event, about: string(Cut) + "\x00" + c.Scope + "\x00" + c.Rule, stays: cutStays})
+	case "open", "closed": // each probe that fails opens it again
+		event.Kind = Kind(c.What)
+		e.notice(noticed{event: event, about: c.What + "\x00" + c.Scope, stays: cutStays})
 	}
 }
 

@@ -290,6 +290,34 @@ func TestUpstream(t *testing.T) {
 	})
 }
 
+// A breaker that opens is reported once in ten minutes, however many probes fail, and so is that it has closed.
+func TestBreakerEvents(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		p := newProgram(t, rdb, hourly(t, 1000), "", nil, nil)
+		for range 2 {
+			must(t, p.limiter.OpenBreaker(t.Context(), "p"))
+			pass(time.Minute)
+		}
+		must(t, p.limiter.CloseBreaker(t.Context(), "p"))
+		synctest.Wait()
+		opens, closes := p.seen(Open), p.seen(Closed)
+		if len(opens) != 1 || opens[0].Scope != "p" || opens[0].Text != "the breaker of p was opened by hand; it lets a probe go at "+clock(opens[0].Until) {
+			t.Errorf("%+v", opens)
+		}
+		if len(closes) != 1 || closes[0].Text != "the breaker of p has closed; its tasks start again" {
+			t.Errorf("%+v", closes)
+		}
+		for want, e := range map[string]Event{
+			"the API of p is down: 14 of 20 calls failed; its breaker is open, and lets a probe go at 1970-01-01T00:00:00Z": {Calls: 20, Failures: 14, Until: time.Unix(0, 0)},
+			"the API of p is down: calls fail; its breaker would have opened, and only counts":                              {Shadow: true},
+		} {
+			if e.Kind, e.Scope = Open, "p"; e.sentence() != want {
+				t.Errorf("%s, want %s", e.sentence(), want)
+			}
+		}
+	})
+}
+
 // A process whose poll is ten seconds late is an event within twelve, and so is that it polls again.
 func TestStalled(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
