@@ -125,16 +125,15 @@ func (r *Reporter) opened(ctx context.Context, s *wire.Scope, level string, n wi
 	change := Change{
 		What: "open", Scope: wire.ScopeOf(s.Scope.Provider(), level), Pattern: patternOf(s, level), Until: n.Until, Left: n.Left, Shadow: shadow,
 	}
-	text := "calls fail; breaker would open"
 	if !shadow {
-		text = "calls fail; breaker open"
 		r.heard(s.Prefix+level, n.Until, n.At)
 		r.setOpen(s.Prefix+level, time.Now().Add(n.Left))
 		change.Calls, change.Failures = r.opening(ctx, s, level)
 	}
 	r.cfg.OnChange(change)
 	r.record(ctx, answer{scope: s}, []Change{change}, n.At)
-	r.cfg.Logger.WarnContext(ctx, text, "scope", change.Scope, "calls", change.Calls, "failures", change.Failures, "next_probe", n.Until.UTC().Format(time.RFC3339))
+	r.cfg.Logger.WarnContext(ctx, "calls fail; breaker open", "scope", change.Scope, "calls", change.Calls, "failures", change.Failures,
+		"next_probe", n.Until.UTC().Format(time.RFC3339), "shadow", shadow)
 }
 
 // opening returns how many calls opened a breaker, and how many of them had failed; 0 if that is not known.

@@ -205,9 +205,9 @@ func (h *history) probeEnds() error {
 		probe := p.Out[h.IntN(len(p.Out))]
 		switch h.IntN(4) {
 		case 0:
-			return h.settles(field[1:], p, probe, "ended")
+			return h.settles(field[1:], probe, "ended")
 		case 1:
-			return h.settles(field[1:], p, probe, "kept")
+			return h.settles(field[1:], probe, "kept")
 		}
 		return h.probed(field[1:], *p, probe, h.IntN(2) == 0)
 	}
@@ -243,7 +243,7 @@ func (h *history) probed(node string, p pausing, probe Probe, failed bool) error
 }
 
 // settles reports the run of a probe's task to settle, as one that has ended or goes on.
-func (h *history) settles(node string, p *pausing, probe Probe, what string) error {
+func (h *history) settles(node string, probe Probe, what string) error {
 	its := h.of(node, h.policy)
 	if slices.ContainsFunc(its.Rules, func(r Rule) bool { return r.Kind == 'C' }) {
 		return nil // the places of such rules are not modelled beyond their lease
