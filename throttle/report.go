@@ -140,8 +140,9 @@ func (l *Limiter) CloseBreaker(ctx context.Context, scope string) error {
 	return l.reports.CloseBreaker(ctx, p.Scope)
 }
 
-// ResetUpstream ends the pause of a scope, closes its breaker, and ends all corrections of the rules at its level. Waiters that they held up are dispatched
-// at once. Scopes above and below it keep their pauses and corrections. Costs one round trip. Its errors are those of Report.
+// ResetUpstream ends the pause of a scope, closes its breaker, and ends all corrections of the rules at its level. Waiters that they
+// held up are dispatched at once. Scopes above and below it keep their pauses and corrections. Costs one round trip. Its errors are
+// those of Report.
 func (l *Limiter) ResetUpstream(ctx context.Context, scope string) error {
 	p, err := l.plan(scope)
 	if err != nil || len(p.Rules) == 0 {
