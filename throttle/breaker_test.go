@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,10 +198,10 @@ func TestBreakerCosts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreakBubble(t, "{in: 30s}")
-		var reports int
+		var reports atomic.Int64
 		b.rdb.AddHook(redistest.Around{Before: func(cmd redis.Cmder) {
 			if strings.HasPrefix(cmd.Name(), "eval") && slices.Contains(cmd.Args(), any("calls")) {
-				reports++
+				reports.Add(1)
 			}
 		}})
 		for range 30 {
@@ -209,18 +210,17 @@ func TestBreakerCosts(t *testing.T) {
 			}
 			pass(time.Second)
 		}
-		if reports < 5 || reports > 11 {
-			t.Errorf("%d reports of calls that succeed in 30 s", reports)
+		if n := reports.Swap(0); n < 5 || n > 11 {
+			t.Errorf("%d reports of calls that succeed in 30 s", n)
 		}
-		reports = 0
 		for range 50 {
 			b.calls(b.here, "p", 1, true)
 			pass(100 * time.Millisecond)
 		}
-		if pass(5 * time.Second); reports > 1 {
-			t.Errorf("%d reports of a scope without a breaker", reports)
+		pass(5 * time.Second)
+		if n := reports.Swap(0); n > 1 {
+			t.Errorf("%d reports of a scope without a breaker", n)
 		}
-		reports = 0
 		for range 200 {
 			b.calls(b.here, "p/a", 1, true)
 			if b.open() != nil {
@@ -228,8 +228,8 @@ func TestBreakerCosts(t *testing.T) {
 			}
 			pass(10 * time.Millisecond)
 		}
-		if reports > 11 {
-			t.Errorf("%d reports of failures within 2 s", reports)
+		if n := reports.Load(); n > 11 {
+			t.Errorf("%d reports of failures within 2 s", n)
 		}
 	})
 }
