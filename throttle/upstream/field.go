@@ -43,6 +43,9 @@ func collect(header http.Header) (fields []field) {
 
 // isOurs is asked of every name of every answer: it does not allocate.
 func isOurs(key string) bool {
+	if hasPrefixFold(key, "beta-") || hasPrefixFold(key, "x-beta-") { // Atlassian's fields of limits that do not hold yet
+		return false
+	}
 	for i := range len(key) {
 		if key[i]|0x20 == 'r' && (hasPrefixFold(key[i:], "ratelimit") ||
 			hasPrefixFold(key[i:], "rate-limit") || hasPrefixFold(key[i:], "retry-after")) {

@@ -9,7 +9,8 @@ import (
 // Atlassian (Jira and Confluence Cloud) has three kinds of limit at once: points an hour (65,000 for all tenants of an app, or a quota
 // for each tenant that Atlassian grants), requests a second of a tenant, an endpoint and a method, and writes to one issue (20 in 2
 // seconds, 100 in 30). A 429 has a Retry-After and names the limit in RateLimit-Reason. Only a quota of the app asks for a pause of all
-// requests; a tenant's holds back the scope of the call, which is the tenant's.
+// tenants; a tenant's holds back the scope of the call, since the table cannot know which level is the tenant's. Fields that begin with
+// Beta- or X-Beta- are about limits that do not hold yet: package upstream skips them.
 var atlassian = &Dialect{
 	Name:   "atlassian",
 	Source: "https://developer.atlassian.com/cloud/jira/platform/rate-limiting/",
@@ -23,7 +24,6 @@ var atlassian = &Dialect{
 			"jira-per-issue-on-write":       upstream.ScopeHere,
 			"confluence-quota-global-based": upstream.ScopeTop,
 			"confluence-quota-tenant-based": upstream.ScopeHere,
-			"confluence-burst-based":        upstream.ScopeHere,
 		},
 		More: countPoints,
 	},

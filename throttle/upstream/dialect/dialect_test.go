@@ -40,6 +40,7 @@ var wanted = map[string]string{
 	"anthropic/tier-limit":      "limited; pause 10m0s; scope top; names enforced_spend_limit_reached",
 	"anthropic/workspace-limit": "limited; pause 10m0s; scope top",
 
+	"atlassian/beta":             "fine; 347 of 350 requests",
 	"atlassian/burst":            "limited; retry 1s; scope here; names jira-burst-based; 0 of 350 requests",
 	"atlassian/error":            "fine; 348 of 350 requests",
 	"atlassian/issue":            "limited; retry 2s; scope here; names jira-per-issue-on-write",
