@@ -70,12 +70,13 @@ var wanted = map[string]string{
 	"github/success":           "fine; core 4987 of 5000 requests in 1h0m0s",
 	"github/success-graphql":   "fine; graphql 4999 of 5000 requests in 1h0m0s",
 
-	"hubspot/day":         "limited; pause 10m0s; names DAILY",
+	"hubspot/day":         "limited; pause 10m0s; scope top; names DAILY",
 	"hubspot/error":       "fine",
-	"hubspot/migration":   "limited; retry 24h0m0s",
+	"hubspot/locked":      "limited; pause 2s",
+	"hubspot/migration":   "limited; retry 24h0m0s; scope top",
 	"hubspot/second":      "limited; names SECONDLY",
 	"hubspot/success":     "fine; 92 of 100 requests in 10s; 248555 of 250000 requests in 24h0m0s",
-	"hubspot/ten-seconds": "limited; pause 10s; names TEN_SECONDLY_ROLLING; 0 of 100 requests in 10s",
+	"hubspot/ten-seconds": "limited; pause 10s; scope top; names TEN_SECONDLY_ROLLING; 0 of 100 requests in 10s",
 
 	"openai/credit-balance-exhausted":          "limited; pause 10m0s; scope top; names credit_balance_exhausted insufficient_quota",
 	"openai/error":                             "fine",
