@@ -92,9 +92,12 @@ var wanted = map[string]string{
 	"openai/tokens":                            "limited; retry 34s; names rate_limit_exceeded tokens; 59 of 60 requests; 0 of 150000 tokens",
 	"openai/too-large":                         "fine",
 
-	"salesforce/concurrent":      "limited; pause 10s; names REQUEST_LIMIT_EXCEEDED; 89982 of 100000 requests in 24h0m0s",
-	"salesforce/concurrent-soap": "limited; pause 10s",
-	"salesforce/day":             "limited; pause 1m0s; names REQUEST_LIMIT_EXCEEDED; 0 of 100000 requests in 24h0m0s",
+	"salesforce/concurrent":      "limited; pause 10s; scope top; names REQUEST_LIMIT_EXCEEDED; 89982 of 100000 requests in 24h0m0s",
+	"salesforce/concurrent-apex": "limited; pause 10s; names REQUEST_LIMIT_EXCEEDED",
+	"salesforce/concurrent-soap": "limited; pause 10s; scope top",
+	"salesforce/day":             "limited; pause 1m0s; scope top; names REQUEST_LIMIT_EXCEEDED; 0 of 100000 requests in 24h0m0s",
+	"salesforce/day-soap":        "limited; pause 1m0s; scope top",
+	"salesforce/error-repeats":   "fine",
 	"salesforce/error":           "fine; 89981 of 100000 requests in 24h0m0s",
 	"salesforce/success":         "fine; 89982 of 100000 requests in 24h0m0s",
 
