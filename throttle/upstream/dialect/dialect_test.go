@@ -84,6 +84,7 @@ var wanted = map[string]string{
 	"openai/error":                             "fine",
 	"openai/error-500":                         "failed",
 	"openai/hard-limit":                        "limited; pause 10m0s; scope top; names billing_hard_limit_reached billing_limit_user_error",
+	"openai/inactive":                          "limited; pause 10m0s; scope top; names billing_not_active",
 	"openai/organization-spend-limit-exceeded": "limited; pause 10m0s; scope top; names organization_spend_limit_exceeded insufficient_quota",
 	"openai/organization-usage-limit-exceeded": "limited; pause 10m0s; scope top; names organization_usage_limit_exceeded insufficient_quota",
 	"openai/overloaded":                        "limited; pause 5s; names server_is_overloaded service_unavailable_error",
