@@ -111,6 +111,8 @@ var wanted = map[string]string{
 	"shopify/throttled":           "limited; retry 1.72s; costs 0 points; 666 of 50 points in 1s",
 	"shopify/throttled-no-status": "limited",
 	"shopify/throttled-rest":      "limited; retry 2s; 0 of 40 requests",
+	"shopify/variants":            "fine",
+	"shopify/variants-rest":       "fine",
 
 	"stripe/endpoint-concurrency": "limited; scope here; names endpoint-concurrency",
 	"stripe/endpoint-rate":        "limited; scope here; names endpoint-rate",
