@@ -8,7 +8,8 @@ import (
 
 // GitHub counts the requests of a user or of an installation an hour, by resource: core (REST), graphql (points), search and others.
 // The primary limit is refused with 403 or 429, or 200 by GraphQL, with nothing remaining and the time of the reset. Secondary limits
-// hold for REST and GraphQL together: 100 concurrent requests, 900 points a minute and endpoint, 80 new pieces of content a minute.
+// hold for REST and GraphQL together: 100 concurrent requests, 900 points a minute of a REST endpoint and 2,000 of GraphQL, 80 new pieces
+// of content a minute and 500 an hour.
 // They are refused with 403 or 429, or 200 by GraphQL, and often only the message says so: "wait for at least one minute", then
 // exponentially longer. Calls during a limit "may result in the banning of your integration", so all of the account waits.
 var github = &Dialect{
