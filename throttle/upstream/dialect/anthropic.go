@@ -8,7 +8,8 @@ import (
 
 // Anthropic counts requests, input tokens and output tokens a minute, of an organization and a class of models, and says in
 // Anthropic-RateLimit fields what is left. A 429 has a Retry-After, unless the organization's spend limit of the month is reached. A spend
-// limit that the customer has set is refused with 400, a credit that is used up with 400 or 402. 529 means that the API is overloaded.
+// limit that the customer has set is refused with 400, a credit that is used up with 400 or 402. 529 means that the API is overloaded. The
+// pages do not have the message "credit balance is too low": public logs and many clients do.
 var anthropic = &Dialect{
 	Name:   "anthropic",
 	Source: "https://platform.claude.com/docs/en/api/errors",
