@@ -20,7 +20,8 @@ var github = &Dialect{
 		Cases: []upstream.Case{
 			{JSON: "message~secondary rate limit", Wait: time.Minute, Scope: upstream.ScopeTop},
 			{Status: 200, JSON: "errors.message~secondary rate limit", Wait: time.Minute, Scope: upstream.ScopeTop},
-			{Status: 200, JSON: "errors.type~RATE_LIMIT"}, // RATE_LIMITED; also RATE_LIMIT, with a code
+			// RATE_LIMITED, with nothing remaining. Clients also report RATE_LIMIT with the code graphql_rate_limit while points remain.
+			{Status: 200, JSON: "errors.type~RATE_LIMIT", Wait: time.Minute, Scope: upstream.ScopeTop},
 		},
 		Reasons: map[string]string{"core": upstream.ScopeTop, "graphql": upstream.ScopeTop},
 		More:    func(h *upstream.Hint, _ upstream.Body) { setWindows(h, githubWindow) },
