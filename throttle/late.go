@@ -68,13 +68,6 @@ func (l *Limiter) StartOf(g Grant) (start, latest time.Time) {
 	return start, start.Add(l.cfg.StartTolerance/2 + g.leeway)
 }
 
-// InTime reports whether the run of an allowed decision may still begin. Start has checked that; a caller that does more before its
-// run asks again last, and refunds the grant if the process was stopped meanwhile. It does no I/O.
-func (l *Limiter) InTime(d Decision) bool {
-	d.under = d.Grant.plan
-	return l.inTime(&d)
-}
-
 // addLate adds a run to the next call for its provider.
 func (l *Limiter) addLate(ctx context.Context, p *plan, run *lateRun) {
 	a := &l.lates

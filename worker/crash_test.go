@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -300,23 +299,4 @@ func TestLateIsNotPutBack(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A start that was in time when the limiter checked it, and passes before the handler is called, is given back: the task comes again.
-func TestStoppedBeforeItsRun(t *testing.T) {
-	t.Parallel()
-	rules := append(perHour(5), policy.Rule{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: time.Hour})
-	inFakeTime(t, rules, func(s *system) {
-		s.seen.onLease = sync.OnceFunc(func() { <-time.After(10 * time.Millisecond) })
-		s.add(queue.Task{ID: "stopped", MaxRetry: queue.Retries(0)})
-		s.serve(asynq.Config{}, nil)
-		s.finish(1)
-		if got := s.seen.get(func(o *seen) int { return 100*o.pickups + 10*o.began + len(o.faults) }); got != 210 || s.ran("stopped") != 1 {
-			t.Errorf("%d pick-ups, %d began, %d ran, faults %q; want 2, 1, 1 and none", s.seen.pickups, s.seen.began, s.ran("stopped"), s.seen.faults)
-		}
-		d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p/a"})
-		if err != nil || d.Rules[0].Remaining != 4 || d.Rules[1].Remaining != 2 {
-			t.Errorf("%+v, %v: one unit is spent, and no place", d, err)
-		}
-	})
 }

@@ -31,6 +31,9 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	ended := m.started(ctx, j, d)
 	defer func() { ended(err) }()
 	asynqs := ctx
+	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
+		m.spent(j)
+	}
 	ctx, cancel := j.bounded(ctx, m.cfg.MaxTimeout)
 	defer cancel()
 	ctx, lease := m.cfg.Limiter.Lease(ctx, d.Grant)
@@ -43,12 +46,6 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 			}
 		}
 	}()
-	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
-		if !m.cfg.Limiter.InTime(d) {
-			return m.late(asynqs, j, d, claim)
-		}
-		m.spent(j)
-	}
 
 	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
 	defer func() { m.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
@@ -92,16 +89,6 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		outcome = "ok"
 	}
 	return m.applyBudget(j, err)
-}
-
-// late puts back a task whose start has passed since the limiter checked it: the system stopped this process just before the run.
-func (m *Middleware) late(ctx context.Context, j *job, d throttle.Decision, claim func()) error {
-	claim()
-	if err := m.cfg.Limiter.Refund(ctx, d.Grant); err != nil {
-		m.observer.Failed("refund")
-	}
-	d.Handed, d.HadTurn = false, true // it has been claimed
-	return m.putBack(ctx, j, d)
 }
 
 // spent reports what a starting task spends. A start that came too late was refunded before, and is no run.
