@@ -50,7 +50,7 @@ func FuzzRead(f *testing.F) {
 func checkBounds(t *testing.T, status int, a Hint) {
 	t.Helper()
 	switch {
-	case a.Limited && (status < 400 || status > 599), !a.Limited && (status == 429 || a.RetryKnown), a.Limited && a.Status != status, !a.Limited && a.Status != 0:
+	case a.Limited && (status < 400 || status > 599), !a.Limited && (status == 429 || a.RetryKnown), a.Limited && a.Status != status, !a.Limited && !a.Failed && a.Status != 0:
 		t.Errorf("%d: Limited is %t", status, a.Limited)
 	case !a.RetryKnown && a.Retry != 0, a.Retry < 0, a.Retry > MaxWait:
 		t.Errorf("%d: Retry is %s, %t", status, a.Retry, a.RetryKnown)
