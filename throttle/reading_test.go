@@ -2,7 +2,10 @@ package throttle
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,5 +92,25 @@ limits:
 	got, err := l.Report(t.Context(), "p/x", upstream.Hint{Limited: true, Status: 429, Names: []string{"burst"}, Pause: time.Hour})
 	if left := time.Until(got.Until); err != nil || got.Scope != "p" || left < 59*time.Minute || left > 67*time.Minute {
 		t.Errorf("%+v, %v: the first pause is an hour, and up to a tenth more", got, err)
+	}
+}
+
+// "What a host that the policy does not list says of costs is left out: it could give units back."
+func TestCostsOfOtherHosts(t *testing.T) {
+	t.Parallel()
+	limits, err := limitsyaml.Parse("limits.yaml", []byte(`
+limits: {p: {answers: shopify, hosts: [shop.example.com], rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}
+`))
+	noError(t, err)
+	l, err := New(redistest.NewServer(t).Client(t), limits, Config{})
+	noError(t, err)
+	for host, want := range map[string]int{"shop.example.com": 1, "other.example.com": 0} {
+		resp := &http.Response{
+			StatusCode: 200, Header: http.Header{}, Request: &http.Request{URL: &url.URL{Scheme: "https", Host: host}},
+			Body: io.NopCloser(strings.NewReader(`{"extensions": {"cost": {"requestedQueryCost": 9, "actualQueryCost": 0}}}`)),
+		}
+		if got := l.ReadResponse("p/a", resp, time.Now()).Costs; len(got) != want {
+			t.Errorf("%s: %v", host, got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/answers"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -61,9 +62,16 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 }
 
 // ReadResponse is ReadAnswer for a whole answer. It looks at the first 4 KiB of the body if the Reading asks for that, and leaves
-// the body as it was. It waits for these bytes. The host is that of the answer's Request.
+// the body as it was. It waits for these bytes. The host is that of the answer's Request. What a host that the policy does not list
+// says of costs is left out: it could give units back.
 func (l *Limiter) ReadResponse(scope string, resp *http.Response, now time.Time) upstream.Hint {
-	return l.readerOf(scope).ReadResponse(resp, now)
+	hint := l.readerOf(scope).ReadResponse(resp, now)
+	if p, err := l.plan(scope); err == nil && hint.Host != "" && len(hint.Costs) > 0 {
+		if hosts := l.Policy().Hosts(p.Scope.Scope); len(hosts) > 0 && !policy.HostMatches(hosts, hint.Host) {
+			hint.Costs = nil
+		}
+	}
+	return hint
 }
 
 func (l *Limiter) readerOf(scope string) upstream.Reader {
