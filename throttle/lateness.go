@@ -23,6 +23,13 @@ func roomOf(r policy.Rule, cost int64) time.Duration {
 	return us(min(room, longestLeeway.Microseconds()))
 }
 
+// InTime reports whether the run of an allowed decision may still begin. Start has checked that; a caller that does more before its
+// run asks again last, and if it may not, calls Start with Request.Missed. It does no I/O.
+func (l *Limiter) InTime(d Decision) bool {
+	d.under = d.Grant.plan
+	return l.inTime(&d)
+}
+
 // inTime reports whether the run of a grant may begin now. The clock's uncertainty counts as lateness, up to half the tolerance.
 func (l *Limiter) inTime(d *Decision) bool {
 	if l.cfg.StartTolerance == 0 || d.Degraded || d.under == nil {

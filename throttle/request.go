@@ -37,6 +37,9 @@ type Request struct {
 	// BeforeStart is called by Start once, about a round trip before a granted start comes, for what must be done before the run
 	// may begin. The start waits for it. If Start returns no allowed decision, the caller undoes what was done. Defaults to none.
 	BeforeStart func()
+	// Missed is an allowed decision of Start for the same Waiter that Limiter.InTime has since found too late: the process was
+	// stopped before the run. Start decides again, as about any start that came too late. Defaults to none.
+	Missed *Decision
 
 	late   lateness // of the start before this one
 	missed string   // the grant that a task came too late for, as scripts have it

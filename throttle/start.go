@@ -20,8 +20,27 @@ import (
 // missed start. Costs what Decide costs, and for a start that is granted more than 250 ms ahead one more round trip, which the
 // starts of a scope share and which delays none.
 func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
-	place := int64(0)
-	for tries := 1; ; tries++ {
+	place, tries := int64(0), 0
+	again := func(d *Decision) error {
+		late := time.Since(d.begins)
+		place, tries = max(place, d.place), tries+1
+		if err := l.miss(ctx, &req, d, place); err != nil {
+			return err
+		}
+		req.ID = ""
+		if req.late = l.after(d, late, tries); req.late.from > 0 {
+			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
+		}
+		return nil
+	}
+	if d := req.Missed; d != nil {
+		d.under, d.Handed, req.Waiter.Granted = d.Grant.plan, false, nil // a grant of dispatch was claimed for the run
+		d.Grant.shadow.to(shadowRefunded)
+		if err := again(d); err != nil {
+			return Decision{Binding: -1}, err
+		}
+	}
+	for {
 		d, handed := l.handed(ctx, &req)
 		req.Waiter.Granted = nil
 		if !handed {
@@ -50,14 +69,8 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			}
 			return d, nil
 		}
-		late := time.Since(d.begins)
-		place = max(place, d.place)
-		if err := l.miss(ctx, &req, &d, place); err != nil {
+		if err := again(&d); err != nil {
 			return Decision{Binding: -1}, err
-		}
-		req.ID = ""
-		if req.late = l.after(&d, late, tries); req.late.from > 0 {
-			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}
 	}
 }

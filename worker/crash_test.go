@@ -300,3 +300,41 @@ func TestLateIsNotPutBack(t *testing.T) {
 		})
 	}
 }
+
+// A start that was in time when the limiter checked it, and passes before the handler is called, is decided again in its place: of a
+// task that starts at once, and of one that dispatch has granted its start.
+func TestStoppedBeforeItsRun(t *testing.T) {
+	t.Parallel()
+	rules := []policy.Rule{
+		{Name: "r", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Minute},
+		{Name: "places", Algorithm: policy.Concurrency, Limit: 2, Lease: time.Hour},
+	}
+	for name, tasks := range map[string]int{"at once": 1, "dispatched": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inFakeTime(t, rules, func(s *system) {
+				var leases atomic.Int64
+				s.seen.onLease = func() {
+					if int(leases.Add(1)) == tasks {
+						<-time.After(10 * time.Millisecond)
+					}
+				}
+				for i := range tasks {
+					s.add(queue.Task{ID: "t" + strconv.Itoa(i), MaxRetry: queue.Retries(0)})
+				}
+				s.serve(asynq.Config{}, nil)
+				s.finish(tasks)
+				if began, late := s.seen.get(func(o *seen) int { return o.began }), s.seen.latest; began != tasks || late > 3*time.Millisecond || int(leases.Load()) != tasks+1 {
+					t.Errorf("%d runs of %d tasks with %d leases, the latest %s late", began, tasks, leases.Load(), late)
+				}
+				if picked, faults := s.seen.get(func(o *seen) int { return o.pickups }), s.seen.faults; picked != 2*tasks-1 || len(faults) > 0 {
+					t.Errorf("%d pick-ups of %d tasks, faults %q", picked, tasks, faults)
+				}
+				d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p/a"})
+				if err != nil || d.Rules[0].Remaining != 0 || d.Rules[1].Remaining != 2 {
+					t.Errorf("%+v, %v: no place is left taken", d, err)
+				}
+			})
+		})
+	}
+}

@@ -45,15 +45,27 @@ func (m *Middleware) handler(next asynq.Handler) asynq.Handler {
 			slot.StartsFor("", false)
 			return m.unscoped(ctx, j, next)
 		}
-		d, err := m.start(ctx, j, slot)
-		j.decision = d
-		switch {
-		case err == nil && d.Allowed:
-			return m.run(ctx, j, next, d)
-		case err == nil:
-			return m.denied(ctx, j, d)
+		m.queues.Came(j.queue)
+		req := j.request()
+		req.Waiter.Granted = m.dispatcher.Arrived(ctx, j.ref())
+		if j.crowded = !slot.StartsFor(m.tenant(j.scope), req.Waiter.Granted != nil); j.crowded {
+			j.decision = throttle.Decision{Binding: -1, Joins: true, Handed: req.Waiter.Granted != nil}
+			return m.denied(ctx, j, j.decision)
 		}
-		return m.notDecided(ctx, j, d, err)
+		for {
+			d, err := m.start(ctx, j, req)
+			j.decision = d
+			switch {
+			case err != nil:
+				return m.notDecided(ctx, j, d, err)
+			case !d.Allowed:
+				return m.denied(ctx, j, d)
+			}
+			if err = m.run(ctx, j, next, d); !errors.Is(err, errMissed) {
+				return err
+			}
+			req.Missed = &d
+		}
 	})
 }
 
@@ -101,15 +113,8 @@ func (m *Middleware) noHandler(j *job, err error) error {
 	return m.applyBudget(j, err)
 }
 
-// start decides on the task. If its start is near and a hold is free, start waits for it. A task whose
-// tenant has its share of the slots joins its line instead.
-func (m *Middleware) start(ctx context.Context, j *job, slot *asynqx.Slot) (throttle.Decision, error) {
-	req := j.request()
-	m.queues.Came(j.queue)
-	req.Waiter.Granted = m.dispatcher.Arrived(ctx, j.ref())
-	if j.crowded = !slot.StartsFor(m.tenant(j.scope), req.Waiter.Granted != nil); j.crowded {
-		return throttle.Decision{Binding: -1, Joins: true, Handed: req.Waiter.Granted != nil}, nil
-	}
+// start decides on the task. If its start is near and a hold is free, start waits for it.
+func (m *Middleware) start(ctx context.Context, j *job, req throttle.Request) (throttle.Decision, error) {
 	ctx, cancel := m.whileServing(ctx)
 	leave := m.acquireHold(ctx, j, &req)
 	unmark := m.marksBefore(ctx, j, &req)

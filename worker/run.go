@@ -19,6 +19,9 @@ import (
 	"github.com/headway-go/headway/worker/internal/redishealth"
 )
 
+// errMissed says that a run has not begun: the system stopped this process after the limiter had found its start in time.
+var errMissed = errors.New("headway: its start has passed")
+
 // run lets next process a task that may start now. Its places are freed when the run has ended, even by a panic, and only then.
 func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d throttle.Decision) (err error) {
 	defer m.recoverPanic(ctx, j, &err)
@@ -31,9 +34,6 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	ended := m.started(ctx, j, d)
 	defer func() { ended(err) }()
 	asynqs := ctx
-	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
-		m.spent(j)
-	}
 	ctx, cancel := j.bounded(ctx, m.cfg.MaxTimeout)
 	defer cancel()
 	ctx, lease := m.cfg.Limiter.Lease(ctx, d.Grant)
@@ -46,6 +46,12 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 			}
 		}
 	}()
+	if d.Allowed { // else it spends nothing: it has no scope, or a fallback runs for it
+		if !m.cfg.Limiter.InTime(d) {
+			return errMissed
+		}
+		m.spent(j)
+	}
 
 	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
 	defer func() { m.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace

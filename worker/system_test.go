@@ -182,6 +182,7 @@ type seen struct {
 	mu          sync.Mutex
 	pickups     int
 	began       int
+	latest      time.Duration // by which a run began after its start
 	rescheduled int
 	holding     int
 	mostHolding int
@@ -191,6 +192,7 @@ type seen struct {
 	became      []string // of those that waited too long
 	refused     []string // why the limits refused tasks
 	onHold      func()   // called when a task begins to hold
+	onLease     func()   // called when a run takes its places
 }
 
 func (o *seen) with(f func()) { o.mu.Lock(); defer o.mu.Unlock(); f() }
@@ -202,10 +204,17 @@ func (o *seen) MaxWaitExceeded(_, became string, _ time.Duration) {
 func (o *seen) Refused(_, why string, _ time.Duration) {
 	o.with(func() { o.refused = append(o.refused, why) })
 }
-func (o *seen) Began(time.Duration)               { o.with(func() { o.began++ }) }
+func (o *seen) Began(late time.Duration) {
+	o.with(func() { o.began++; o.latest = max(o.latest, late) })
+}
 func (o *seen) Rescheduled(string, time.Duration) { o.with(func() { o.rescheduled++ }) }
-func (o *seen) LeaseHeld(_ string, delta int)     { o.with(func() { o.leases += delta }) }
-func (o *seen) Failed(kind string)                { o.with(func() { o.faults = append(o.faults, kind) }) }
+func (o *seen) LeaseHeld(_ string, delta int) {
+	o.with(func() { o.leases += delta })
+	if delta > 0 && o.onLease != nil {
+		o.onLease()
+	}
+}
+func (o *seen) Failed(kind string) { o.with(func() { o.faults = append(o.faults, kind) }) }
 func (o *seen) Holding(delta int) {
 	o.with(func() { o.holding += delta; o.mostHolding = max(o.mostHolding, o.holding) })
 	if delta > 0 && o.onHold != nil {
