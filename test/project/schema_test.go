@@ -17,6 +17,7 @@ type property struct {
 	AnyOf       []property          `json:"anyOf"`
 	Properties  map[string]property `json:"properties"`
 	Additional  *json.RawMessage    `json:"additionalProperties"`
+	Items       *property           `json:"items"`
 }
 
 // The fields of limits.yaml are in three lists: those of the parser, of the schema and of the page. test/bench/schemas holds the schema
@@ -45,6 +46,8 @@ func TestLimitsSchema(t *testing.T) {
 		"scope":   {scope, "limits: {p: {", "}}"},
 		"rule":    {schema.Definitions["rule"], "limits: {p: {rules: [{", "}]}}"},
 		"share":   {share, "limits: {p: {shares: {a: {", "}}}}"},
+		"pool":    {scope.Properties["pool"], "limits: {p: {pool: {members: [a], ", "}}}"},
+		"member":  {scope.Properties["pool"].Properties["members"].Items.AnyOf[1], "limits: {p: {pool: {members: [{", "}]}}}"},
 		"answers": {scope.Properties["answers"].AnyOf[1], "limits: {p: {answers: {", "}}}"},
 	} {
 		if len(of.Properties) < 2 {
@@ -60,6 +63,8 @@ func TestLimitsSchema(t *testing.T) {
 			field := name
 			if kind == "answers" {
 				field = map[string]string{"mode": "answers", "unit": "answers.unit"}[name]
+			} else if kind == "pool" {
+				field = "pool." + name
 			}
 			if words := policy.Words(field); len(words) > 0 && len(p.Enum)+len(p.AnyOf) > 0 && !slices.Equal(p.Enum, words) && !slices.Equal(p.AnyOf[0].Enum, words) {
 				t.Errorf("%s of %s is one of %q, by the parser of %q", name, kind, p.Enum, words)

@@ -86,10 +86,12 @@ var words = map[string][]string{
 	"on_redis_error": {string(FailClosed), string(FailOpen), string(FailShare)},
 	"answers":        {string(AnswersHeed), string(AnswersRefusals), string(AnswersPause), string(AnswersIgnore)},
 	"answers.unit":   {"s", "ms"},
+	"pool.choose":    {string(ChooseSpread), string(ChooseDrain)},
+	"pool.affinity":  {string(AffinityTenant)},
 }
 
-// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers or answers.unit. It
-// returns nil for a field that takes other values.
+// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers, answers.unit, pool.choose
+// or pool.affinity. It returns nil for a field that takes other values.
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 const (
@@ -131,6 +133,9 @@ func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig
 		}
 		child := &tree{ScopeConfig: s, path: strings.TrimPrefix(t.path+"/"+name, "/")}
 		child.Scopes, child.Rules = nil, c.rules(s.Rules, from.under("rules"), at)
+		c.pool(s, from, at, level, t.pooled)
+		child.Pool = s.Pool.withDefaults()
+		child.pooled = t.pooled || hasPool(child)
 		c.scopes(child, from.under("scopes"), s.Scopes, at+".scopes", level+1)
 		c.fields(child, from, at)
 		child.Shares = c.shares(s, from, at, level)
