@@ -49,6 +49,15 @@ func (g Grant) Member() string {
 	return g.plan.Member.Name
 }
 
+// AnswerScope returns the scope for which an answer to the grant's call is to be reported: that of the member, so that the answer stays
+// with it, or without a pool the scope of the grant.
+func (g Grant) AnswerScope() string {
+	if member := g.Member(); member != "" {
+		return policy.MemberScope(g.plan.Pool.Level, member).String()
+	}
+	return g.scope
+}
+
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 
