@@ -67,14 +67,12 @@ local function pools()
   end
 
   -- #for decide, dispatch
-  -- When a member alone would admit a cost from t on, or sooner, EXACT for never: it is remembered until the member is charged.
-  local function low(m, cost, t)
+  -- When a member alone would admit a cost from t on, or sooner, EXACT for never: it is remembered under the cost's text until the
+  -- member is charged.
+  local function low(m, cost, key, t)
     if m.from ~= t or m.returned ~= returned then m.from, m.returned, m.low = t, returned, {} end
-    local at = m.low['' .. cost]
-    if not at then
-      at = rules.joint(m, rules.costs(m, cost), t) or EXACT
-      m.low['' .. cost] = at
-    end
+    local at = m.low[key] or rules.joint(m, rules.costs(m, cost), t) or EXACT
+    m.low[key] = at
     return at
   end
 
@@ -93,7 +91,7 @@ local function pools()
 
   function pool.choose(its, cost, t)
     local s, by, sure = rules.joint(its, rules.costs(its, cost), t)
-    local text, at, x, y = its.pool.text, its.pool.tiers, point(its)
+    local text, key, members, at, x, y = its.pool.text, '' .. cost, its.members, its.pool.tiers, point(its)
     local best, best_at
     for _ = 1, its.pool.tiered do
       local n = byte(text, at)
@@ -102,12 +100,12 @@ local function pools()
         local i = byte(text, at + 1 + place)
         place = (place + step) % n
         if i > 0 then
-          local m = member(its, i)
+          local m = members[i] or member(its, i)
           if not s then -- whoever is chosen
             local j = joined(its, m)
             return j, rules.costs(j, cost), nil, by
           end
-          local first = low(m, cost, t)
+          local first = m.from == t and m.returned == returned and m.low[key] or low(m, cost, key, t)
           if first <= s then
             local own, _, certain = rules.joint(m, rules.costs(m, cost), s)
             if own == s and certain then
@@ -132,8 +130,8 @@ local function pools()
       end
     end
     try(best)
-    for _, m in ipairs(its.members) do
-      if m ~= best and low(m, cost, t) < (sure and start or EXACT) then try(m) end
+    for i = 1, #members do
+      if members[i].low[key] < (sure and start or EXACT) and members[i] ~= best then try(members[i]) end
     end
     return out, rules.costs(out, cost), start, last, sure
   end
