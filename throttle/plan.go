@@ -59,7 +59,7 @@ func (p *plan) with(m *wire.Member) *plan {
 		return p
 	}
 	own := *p
-	own.Scope = p.Scope.With(m)
+	own.Scope = p.With(m)
 	own.states = append(slices.Clip(p.states), statesOf(p.Scope, m.Rules)...)
 	return &own
 }

@@ -46,7 +46,7 @@ func measure(b *testing.B, name string, its Rules) {
 	})
 	b.Run(name+", dispatch", func(b *testing.B) {
 		rdb := redistest.Client(b)
-		starts, calls := 0, int64(epoch)
+		starts, calls := 0, epoch
 		run := func(script string, args []any) any {
 			reply, err := Run(b.Context(), rdb, scriptOf(script), prefix, args...)
 			if err != nil {
@@ -87,7 +87,7 @@ func measureDecide(b *testing.B, attempt func(i int) Attempt) {
 	b.Helper()
 	rdb := redistest.Client(b)
 	rdb.ConfigResetStat(b.Context())
-	i, now := 0, int64(epoch)
+	i, now := 0, epoch
 	for b.Loop() {
 		i++
 		now += 2000

@@ -61,9 +61,10 @@ func TestLimitsSchema(t *testing.T) {
 				t.Errorf("the parser has no field %s of %s: %v", name, kind, err)
 			}
 			field := name
-			if kind == "answers" {
+			switch kind {
+			case "answers":
 				field = map[string]string{"mode": "answers", "unit": "answers.unit"}[name]
-			} else if kind == "pool" {
+			case "pool":
 				field = "pool." + name
 			}
 			if words := policy.Words(field); len(words) > 0 && len(p.Enum)+len(p.AnyOf) > 0 && !slices.Equal(p.Enum, words) && !slices.Equal(p.AnyOf[0].Enum, words) {
