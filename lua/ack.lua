@@ -19,7 +19,7 @@ for i = 2, #ARGV, 4 do
   local value = call('HGET', flight, waiter)
   if value and what ~= 'left' then
     local g = read_grant(value)
-    local its = text ~= '' and rules.of(g.scope, text)
+    local its = text ~= '' and rules.granted(rules.of(g.scope, text), g)
     if its then -- of a task that may have started only the lease comes back
       rules.refund(its, g.places, g.start, rules.costs(its, g.cost), lease_of(waiter, g.start), what == 'used' or its.shape ~= g.shape)
       for _, r in ipairs(its) do rules.due(r.node) end

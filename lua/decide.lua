@@ -20,6 +20,7 @@
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
 --                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
+--            member   of a scope with a pool alone: a byte, the length of the name of the member whose rules are the last ones, and the name
 --            binding  a byte: the rule, from 1, that alone would admit it last; one more than there are rules for a pause, two
 --                     more for a pause whose probe is on its way; 0 for none
 --            start    µs since the epoch; of a denied attempt when it would start if no other came; after 6 the score of its place
@@ -52,6 +53,7 @@ local function held_up(its, scope, queue)
     if q == queue or q ~= '*' and q ~= '#' and tonumber(queues[i + 1]) > now - 10000000 then
       lists[#lists + 1] = P .. 'q:' .. q .. ':' .. scope
       for r = 1, its.many do lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its[r].node end
+      if its.pool then lists[#lists + 1] = P .. 'ready:' .. q .. ':' .. its.node end
     end
   end
   return #lists > 0 and call('EXISTS', unpack(lists)) > 0
@@ -76,22 +78,26 @@ local function reply(its, status, by, start, at, retries)
     numbers[k - 2], numbers[k] = its[i].its.show(its[i])
   end
   formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
-  out[#out + 1] = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
+  local text = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
+  local name = its.pool and '' or its.member and its.member.of.name
+  if name then text = sub(text, 1, 1) .. char(#name) .. name .. sub(text, 2) end
+  out[#out + 1] = text
 end
 
-local function deny(its, costs, lease, status, place)
-  local start = rules.joint(its, costs, now, lease)
+local function deny(of, a, lease, status, place)
+  local its, costs, start = rules.choose(of, a.cost, now, lease)
   local _, by = rules.binding(its, costs, now, lease)
   if by and by > its.many then by = its.many + (its[by].probes > 0 and its[by].ends <= now and 2 or 1) end
   reply(its, status, by or 0, place or start or EXACT, nil, retries_of(its, costs, lease))
 end
 
 -- Takes the grant of a task that is in flight: returns true if it is in time. Else it comes back, and what follows is nil, the score
--- of the place that it had, the costs that are left to charge, and the places of units that it keeps in buckets.
-local function claim(its, a)
+-- of the place that it had, and its rules.
+local function claim(of, a)
   local value = not a.missed and call('HGET', flight, a.id)
   local g = a.missed or value and read_grant(value)
   if not g then return nil end
+  local its = rules.granted(of, g)
   local ours = g.shape == its.shape and g.scope == a.scope
   if value then landed(a.id) end
   anonymous = true
@@ -100,27 +106,27 @@ local function claim(its, a)
     return true
   end
   rules.refund(its, g.places, g.start, rules.costs(its, g.cost), lease_of(a.id, g.start), not ours)
-  return nil, g.score
+  return nil, g.score, its
 end
 
 local waits, flies
-local function decide(a, its, costs, number)
-  local lease, taken, place = a.own and a.id or id .. '.' .. number, false, nil
+local function decide(a, of, number)
+  local lease, taken, place, freed = a.own and a.id or id .. '.' .. number, false, nil, nil
   if a.task then
     lease = nil
     if waits == nil then waits, flies = call('EXISTS', P .. 'ready', P .. 'blocked', P .. 'recheck') > 0, call('EXISTS', flight) == 1 end
-    if flies or a.missed then taken, place = claim(its, a) end
+    if flies or a.missed then taken, place, freed = claim(of, a) end
     if taken then return end
-    if not place and waits and held_up(its, a.scope, match(a.id, '^[^:]*')) then return deny(its, costs, nil, 3) end
+    if not place and waits and held_up(of, a.scope, match(a.id, '^[^:]*')) then return deny(of, a, nil, 3) end
   end
-  local start, _, sure = rules.joint(its, costs, now + a.from, lease)
+  local its, costs, start, _, sure = rules.choose(of, a.cost, now + a.from, lease)
   if not (start and sure and start <= now + a.ahead) then
-    for _, r in ipairs(place and its or {}) do rules.due(r.node) end -- its units came free
-    return deny(its, costs, lease, place and 6 or a.task and 3 or 0, place)
+    for _, r in ipairs(freed or {}) do rules.due(r.node) end -- its units came free
+    return deny(of, a, lease, place and 6 or a.task and 3 or 0, place)
   end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
-  local at = not a.peek and rules.charge(its, start + a.leeway, costs, lease)
+  local at = not a.peek and rules.charge(its, start, costs, lease, a.leeway)
   reply(its, at and rules.is_probe(its) and 17 or 1, 0, start, at, retries)
   if a.own and not a.peek then records[#records + 1], a.text = a, out[#out] end
   anonymous = anonymous or not a.own and not a.peek
@@ -155,7 +161,6 @@ local function general(scope, i, flags, text, many, ahead, from, leeway, cost)
   local a = { scope = scope, ahead = ahead, from = from, leeway = leeway, cost = missed and missed.cost or ARGV[i + 1] ~= '' and ARGV[i + 1] or cost,
     id = ARGV[i + 2], peek = flags % 2 == 1, own = flags % 4 >= 2, task = flags >= 4, missed = missed }
   local its = rules.of(scope, text)
-  local costs = rules.costs(its, a.cost)
   local before = a.own and not a.peek and call('GET', P .. 'a:' .. a.id)
   for _ = 1, many do
     count = count + 1
@@ -164,7 +169,7 @@ local function general(scope, i, flags, text, many, ahead, from, leeway, cost)
     elseif before and sub(before, 1, #scope + 1) == scope .. '\n' then
       out[#out + 1] = '\2' .. sub(before, #scope + 3)
     else
-      decide(a, its, costs, count)
+      decide(a, its, count)
     end
   end
 end

@@ -1,7 +1,8 @@
 -- dispatch: grant the tasks of a provider whose turn is near, in the order of their turns, and charge them.
 --
 -- Nodes that are due leave blocked for ready. From the queues down the lowest tag goes first, to a leaf. If all rules of its first task
--- admit it soon enough, it is charged, granted and in flight; if not, the node of the rule that binds is blocked until that rule admits it.
+-- admit it soon enough, it is charged, granted and in flight; if not, the node of the rule that binds is blocked until that rule admits it,
+-- or the node of a pool until the first member admits it.
 --
 -- KEYS, ARGV[1] are in include/base.lua, the keys in include/tree.lua and include/flight.lua.
 -- ARGV[2]     lead    integer µs, how long before its start a task is granted at the latest,
@@ -126,7 +127,7 @@ end
 local function grant(l, its, path, id, cost, start)
   local waiter, turns = l.q .. ':' .. id, min(units_of(cost, ''), 10000)
   local at = rules.charge(its, start, rules.costs(its, cost), lease_of(waiter, start))
-  local value = grant_text(its.many, rules.is_probe(its), start, tonumber(l.list[l.next + 1]), its.shape, at, l.scope, cost)
+  local value = grant_text(its.many, rules.is_probe(its), start, tonumber(l.list[l.next + 1]), its.shape, at, l.scope, cost, its.member and its.member.of.name)
   granted[#granted + 1], granted[#granted + 2] = waiter, value
   fields[#fields + 1], fields[#fields + 2] = waiter, value
   granted_at[#granted_at + 1], granted_at[#granted_at + 2] = whole(now), waiter
@@ -155,28 +156,45 @@ local function rules_of(scope)
   tree.block(leaf_node(scope), now + early + STALE) -- until the caller's next call
 end
 
--- Blocks the node of the rule that alone would admit a cost last. If no rule ever admits it, its task is refused, unless a limit is 0
--- or an API's: these are looked at again in an hour.
+-- Blocks a node until a moment, or for an hour if what admits the cost then may only be changed, or until the rules may be others. Else
+-- nothing will ever admit it, and the task is refused.
+local function wait_until(l, id, at, certain, node_at, may, latest)
+  local NEVER = 3600000000
+  if at and certain and at - lead > now then at = at - lead end
+  if at or may then
+    local i, t = #soon, min(at or now + NEVER, latest)
+    while i > 0 and tonumber(soon[i]) > t do i = i - 2 end
+    table.insert(soon, i + 1, t)
+    table.insert(soon, i + 1, node_at)
+    return tree.block(node_at, t)
+  end
+  refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = l.q, l.scope, id
+  paid[#paid + 1] = l.q .. ':' .. id
+  tree.take(l)
+end
+
+-- Blocks the node of the rule that alone would admit a cost last.
 local function wait_for(l, its, cost, id, start, last, sure)
   local at, by, certain = rules.binding(its, rules.costs(its, cost), now + from)
-  local r, NEVER = its[by], 3600000000
+  local r = its[by]
   if start and at <= now + lead + spread then -- each rule alone admits it: a guess keeps it, or windows that do not meet
     local soonest = sure and now + from or now -- a full concurrency rule is full now
     local own = its[last] and its[last].its.fit(its[last], soonest, rules.costs(its, cost)[last]) or 0
     if own > soonest then r, at, certain = its[last], own, sure else return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
-  if at and certain and at - lead > now then at = at - lead end
-  if at or r.cap == 0 or r.p == 0 or r.counts then
-    local i, t = #soon, min(at or now + NEVER, its.ends, r.counts or EXACT)
-    while i > 0 and tonumber(soon[i]) > t do i = i - 2 end
-    table.insert(soon, i + 1, t)
-    table.insert(soon, i + 1, r.node)
-    return tree.block(r.node, t)
+  return wait_until(l, id, at, certain, r.node, r.cap == 0 or r.p == 0 or r.counts, min(its.ends, r.counts or EXACT))
+end
+
+-- Blocks the node of a pool until the first member alone would admit a cost, if the rules of the path do.
+local function wait_for_member(l, its, cost, id, start)
+  local s, last, sure = rules.joint(its, rules.costs(its, cost), now + from)
+  if not (s and sure and s <= now + lead + spread) then return wait_for(l, its, cost, id, s, last, sure) end
+  local at, certain, may, counts = pool.first(its, cost, now + from, lead)
+  if start and certain and at <= now + lead + spread then -- each alone admits it
+    return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends))
   end
-  refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = l.q, l.scope, id
-  paid[#paid + 1] = l.q .. ':' .. id
-  tree.take(l)
+  return wait_until(l, id, at, certain, its.node, may, min(its.ends, counts))
 end
 
 -- Serves the first task of a leaf.
@@ -189,8 +207,9 @@ local function serve(q, scope, path)
   if not id then return tree.take(l) end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
-  local start, last, sure = rules.joint(its, rules.costs(its, cost), now + from)
-  if start and sure and start <= now + lead + spread then return grant(l, its, path, id, cost, start) end
+  local own, _, start, last, sure = rules.choose(its, cost, now + from)
+  if start and sure and start <= now + lead + spread then return grant(l, own, path, id, cost, start) end
+  if its.pool then return wait_for_member(l, its, cost, id, start) end
   return wait_for(l, its, cost, id, start, last, sure)
 end
 

@@ -9,7 +9,7 @@
 --          waiting   how many tasks are in its leaves; flying: how many of it, and of scopes below it, are in flight
 --          ahead     how many tasks are before the task in its leaf, -1 if it is not in it; out: 1 if it is in flight
 --          expected  integer µs until its start is expected, -1 if unknown; binding: the rule that it waits for, from 1, 0 for none, one
---                    more than there are rules for a pause
+--                    more than there are rules for a pause, two more for the members of a pool
 --          tasks     how many tasks take a place up to and including the task; held: how many runs hold one
 -- Writes   nothing.
 -- Source   docs/operations.md#who-waits
@@ -51,7 +51,7 @@ for i = 2, #ARGV, 5 do
   if rank then
     local cost, queued = call('HGET', costs_key, queue .. ':' .. id) or 1, {}
     local expected, by = expect(its, scope, queue, rank, tonumber(cost) or cost, from, queued)
-    list[5], list[6] = expected and expected - now or -1, min(by, its.many + 1)
+    list[5], list[6] = expected and expected - now or -1, by
     for _, n in ipairs(queued) do list[#list + 1] = n end
   end
   out[#out + 1] = list

@@ -8,7 +8,8 @@
 -- ARGV[2n+3..] leaves for each: the number of its scope, its queue, and how many tasks follow; then three for each task: its id; its
 --                     priority, an integer, or "=" and the score of the place that it had; its cost, a number, or by unit, "requests=1,tokens=5,"
 -- Returns  {clock, then for each task: how many tasks are before it in its leaf, the integer µs until its start is expected, an
---          estimate, -1 if unknown, and the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause}
+--          estimate, -1 if unknown, and the rule that it waits for, from 1; 0 for none, one more than there are rules for a pause, two more for
+--          the members of a pool}
 -- Writes   the keys of the tree.
 -- Source   docs/turns.md#join
 
@@ -50,7 +51,7 @@ while at < #ARGV do
     end
     local cost = tonumber(ARGV[i + 2]) or ARGV[i + 2]
     local expected, by = expect(its, scope, q, before, cost)
-    out[#out + 1], out[#out + 2], out[#out + 3] = before, expected and expected - now or -1, min(by, its.many + 1)
+    out[#out + 1], out[#out + 2], out[#out + 3] = before, expected and expected - now or -1, by
   end
   at = last + 1
 end

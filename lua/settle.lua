@@ -143,7 +143,7 @@ end
 
 for i = 2, #ARGV, 6 do
   local a = { lease = ARGV[i], number = tonumber(ARGV[i + 2]), grant = read_grant(ARGV[i + 3]), charged = ARGV[i + 5] }
-  local its = rules.of(a.grant.scope, ARGV[i + 4])
+  local its = rules.granted(rules.of(a.grant.scope, ARGV[i + 4]), a.grant)
   a.costs = rules.costs(its, a.grant.cost)
   local back, debts, overs = {}, {}, {}
   if its.outdated then

@@ -237,7 +237,12 @@ func (s *sender) run(ctx context.Context, c *decideCall) (now int64, answers []w
 	if err != nil {
 		return 0, nil, err
 	}
-	return wire.ReadDecide(reply, len(c.order), func(i int) int { return len(c.order[i].plan.Rules) })
+	pooled := func(i int) bool { return c.order[i].plan.Pool != nil }
+	now, answers, err = wire.ReadDecide(reply, len(c.order), pooled, func(i int, member string) int { return c.order[i].plan.rulesWith(member) })
+	for i, a := range answers {
+		c.order[i].plan = c.order[i].plan.with(c.order[i].plan.Pool.Member(a.Member))
+	}
+	return now, answers, err
 }
 
 // send sends a call, and fills in the answers of its attempts or their error.

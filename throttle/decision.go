@@ -31,6 +31,9 @@ type Decision struct {
 	Binding int
 	// Paused says, for a denial, that an API's answer has paused the scope or one above it.
 	Paused bool
+	// Member is the member of the pool on the scope's path with which the request was granted, or, for a denial, with which it would
+	// be granted first. Its rules are the last ones of Rules. Empty without a pool.
+	Member string
 	// At is the Redis server's time of the decision.
 	At time.Time
 	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no record of such a grant.
@@ -151,6 +154,9 @@ func seconds(d time.Duration) int64 {
 // read fills a decision that is empty: it is too large to be handed on again and again.
 func (p *plan) read(a *ask, d *Decision) {
 	d.At, d.Binding = time.UnixMicro(a.now), -1
+	if p.Member != nil {
+		d.Member = p.Member.Name
+	}
 	p.readRules(a, d)
 	status, start := a.answer.Status, us(a.answer.Start-a.now)
 	if len(p.Paused) > 0 && a.price.costs.Zero() { // scripts ask no rule about a cost of 0, and a pause of the policy is one

@@ -41,6 +41,23 @@ func (g Grant) ID() string {
 	return wire.Unescape(strings.TrimSuffix(g.id, g.plan.mark))
 }
 
+// Member returns the member of a pool that was granted, "" for none. The call that the grant is for is to be made with that member's key.
+func (g Grant) Member() string {
+	if g.plan == nil || g.plan.Member == nil {
+		return ""
+	}
+	return g.plan.Member.Name
+}
+
+// AnswerScope returns the scope for which an answer to the grant's call is to be reported: that of the member, so that the answer stays
+// with it, or without a pool the scope of the grant.
+func (g Grant) AnswerScope() string {
+	if member := g.Member(); member != "" {
+		return policy.MemberScope(g.plan.Pool.Level, member).String()
+	}
+	return g.scope
+}
+
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 
@@ -133,16 +150,20 @@ func (l *Limiter) report(ctx context.Context, g Grant, what string, number int64
 func (l *Limiter) reportOf(p *plan, g Grant, what string, number int64, spent func(policy.Rule) (int64, bool)) wire.Report {
 	return wire.Report{
 		Lease: g.id, What: what, Number: number, Text: p.Text, Charged: g.charged(p, spent),
-		Grant: wire.GrantText(g.start, 0, p.Shape, g.placesIn(p), p.Path, g.costText()),
+		Grant: wire.GrantText(g.start, 0, p.Shape, g.placesIn(p), p.Path, g.costText(), p.memberKey()),
 	}
 }
 
-// planOf returns the plan of a grant's scope by now.
+// planOf returns the plan of a grant's scope by now, with its member if that is still there.
 func (l *Limiter) planOf(g Grant) (*plan, error) {
 	if g.plan != nil && g.plan.alone != nil {
 		return g.plan.alone.plan(l.serverTime(g.plan.Prefix)), nil
 	}
-	return l.plan(g.scope)
+	p, err := l.plan(g.scope)
+	if err != nil || g.plan == nil {
+		return p, err
+	}
+	return p.with(p.Pool.Member(g.plan.memberKey())), nil
 }
 
 // costText is the cost of a grant as scripts have it in a grant.

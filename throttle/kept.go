@@ -25,6 +25,7 @@ type kept struct {
 	Start int64        `json:"start"` // by the server's clock, µs
 	Costs policy.Costs `json:"costs,omitempty"`
 	Cost  int64        `json:"cost,omitempty"`
+	Of    string       `json:"member,omitempty"` // wire.Member.Key
 	Rules []keptRule   `json:"rules"`
 }
 
@@ -55,7 +56,7 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 		return nil
 	}
 	p := g.plan
-	k := kept{ID: g.id, Start: g.start, Costs: g.price.costs, Cost: g.price.each, Rules: []keptRule{}}
+	k := kept{ID: g.id, Start: g.start, Costs: g.price.costs, Cost: g.price.each, Of: p.memberKey(), Rules: []keptRule{}}
 	places := g.placesIn(p)
 	for i, c := range g.charged(p, nil) {
 		r := p.Rules[i].Rule
@@ -115,6 +116,7 @@ func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error
 
 // keptGrant makes a kept grant one again, under the rules as they are by now.
 func (p *plan) keptGrant(k kept, key string) Grant {
+	p = p.with(p.Pool.Member(k.Of))
 	g := Grant{
 		scope: p.Scope.Scope.String(), id: k.ID, plan: p, price: price{k.Cost, k.Costs}, start: k.Start, kept: key, known: &known{},
 		places: make([]int64, len(p.Rules)),

@@ -70,12 +70,14 @@ func (l *Limiter) startLater(req *Request) {
 	}
 }
 
-// minds reports whether a late start could exceed any rule of a path.
+// minds reports whether a late start could exceed any rule of a path, or of a member of its pool.
 func (p *plan) minds(pad time.Duration, req *Request) bool {
-	return slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool {
+	minds := func(b policy.MatchedRule) bool {
 		return b.Rule.Algorithm == policy.SlidingWindow || b.Rule.OpensOnUse ||
 			b.Rule.Algorithm == policy.TokenBucket && !wire.ManyFit(b.Rule, pad, max(req.Cost, defaultCost))
-	})
+	}
+	return slices.ContainsFunc(p.Rules, minds) ||
+		p.Pool != nil && slices.ContainsFunc(p.Pool.Members, func(m wire.Member) bool { return slices.ContainsFunc(m.Rules, minds) })
 }
 
 // tolerance returns by how much a start may be late without exceeding a rule, where that is more than the start tolerance. This

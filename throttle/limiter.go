@@ -126,7 +126,7 @@ func (l *Limiter) decideOnly(ctx context.Context, req *Request, d *Decision) err
 	if err := wire.Ended(ctx); err != nil {
 		return err
 	}
-	if len(p.All) == len(p.Shadows) {
+	if p.free() {
 		d.Allowed, d.Binding, d.under = true, -1, p
 		return nil
 	}
@@ -146,7 +146,7 @@ func (l *Limiter) Peek(ctx context.Context, req Request) (d Decision, err error)
 
 // peek is Peek, and returns the plan that has answered.
 func (l *Limiter) peek(ctx context.Context, p *plan, req *Request) (d Decision, _ *plan, err error) {
-	if len(p.All) == len(p.Shadows) {
+	if p.free() {
 		return Decision{Allowed: true, Binding: -1}, p, nil
 	}
 	a, err := l.send(ctx, l.sender, p, req, true)
@@ -212,7 +212,7 @@ func (p *plan) check(req *Request) error {
 	case req.Cost <= p.Most:
 		return nil
 	}
-	return policy.CheckMatched(p.Scope.Scope, p.Rules, req.price().under)
+	return p.Check(req.price().under)
 }
 
 // boundDelay bounds how far ahead a start is asked for, and notes the furthest.

@@ -29,13 +29,7 @@ type plan struct {
 func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	p := &plan{Scope: s, limiter: l, clock: l.clocks.Of(s.Prefix), mark: scopeMark(s.Scope)}
 	p.refusal = pol.Authorize(s.Scope, l.cfg.App)
-	for _, b := range s.Rules {
-		info := RuleInfoOf(b)
-		if b.Rule.Algorithm == policy.Calendar && b.Rule.Limit > 0 {
-			info.Window = us(s.Until - s.From)
-		}
-		p.states = append(p.states, RuleState{RuleInfo: info})
-	}
+	p.states = statesOf(s, s.Rules)
 	for _, i := range s.Paused { // whatever else its requests would wait for, they wait as long
 		if left := p.patience(0); left != Never {
 			p.states[i].MaxWait = left
@@ -47,6 +41,41 @@ func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	return p
 }
 
+// statesOf returns what is known of rules of a scope before they are asked.
+func statesOf(s *wire.Scope, rules []policy.MatchedRule) (states []RuleState) {
+	for _, b := range rules {
+		info := RuleInfoOf(b)
+		if b.Rule.Algorithm == policy.Calendar && b.Rule.Limit > 0 {
+			info.Window = us(s.Until - s.From)
+		}
+		states = append(states, RuleState{RuleInfo: info})
+	}
+	return states
+}
+
+// with returns the plan of a scope's path and of a member of its pool; p itself if m is nil.
+func (p *plan) with(m *wire.Member) *plan {
+	if m == nil || p.Member != nil {
+		return p
+	}
+	own := *p
+	own.Scope = p.With(m)
+	own.states = append(slices.Clip(p.states), statesOf(p.Scope, m.Rules)...)
+	return &own
+}
+
+// rulesWith returns how many rules an answer has, with those of a member of the pool.
+func (p *plan) rulesWith(member string) int {
+	m := p.Pool.Member(member)
+	if m == nil || p.Member != nil {
+		return len(p.Rules)
+	}
+	return len(p.Rules) + len(m.Rules)
+}
+
+// free reports whether nothing limits the scope.
+func (p *plan) free() bool { return len(p.All) == len(p.Shadows) && p.Pool == nil }
+
 // fresh returns the plan for a time of the server's clock, after a reply that an earlier one is out of date.
 func (p *plan) fresh(now int64) (*plan, error) {
 	if p.alone != nil {
@@ -56,7 +85,16 @@ func (p *plan) fresh(now int64) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
+	fresh := s.Attached.(*plan) //nolint:forcetypeassert // see newPlan
+	return fresh.with(fresh.Pool.Member(p.memberKey())), nil
+}
+
+// memberKey returns the key of the member whose rules the plan has, "" for none.
+func (p *plan) memberKey() string {
+	if p.Member == nil {
+		return ""
+	}
+	return p.Member.Key
 }
 
 // attemptID is the id under which Redis knows an attempt: the same id in another scope is another attempt.

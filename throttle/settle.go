@@ -59,7 +59,7 @@ func (l *Limiter) Settle(ctx context.Context, g Grant, costs policy.Costs) (Sett
 // calls that arrive, and a refused call has arrived. It does nothing if policy.Refusals says that refused calls count. Call it
 // for a grant that was one call alone. Errors and cost are those of Settle. Source: docs/vendor.md#refused-calls
 func (l *Limiter) SettleRefused(ctx context.Context, g Grant) (Settlement, error) {
-	p, err := l.plan(g.scope)
+	p, err := l.planOf(g)
 	if g.Zero() || err != nil {
 		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
 	}
@@ -92,7 +92,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 		units, named := costs[r.Unit]
 		return units, named && r.Algorithm != policy.Concurrency && r.Name != policy.PausedRule && settles(r)
 	}
-	if p, err := l.plan(g.scope); err != nil || !slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool { _, is := spent(b.Rule); return is }) {
+	if p, err := l.planOf(g); err != nil || !slices.ContainsFunc(p.Rules, func(b policy.MatchedRule) bool { _, is := spent(b.Rule); return is }) {
 		return Settlement{}, nil //nolint:nilerr // a scope that no rule counts any more
 	}
 	ctx = context.WithoutCancel(ctx)

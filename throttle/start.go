@@ -82,7 +82,7 @@ func (l *Limiter) miss(ctx context.Context, req *Request, d *Decision, place int
 	}
 	if req.missed = ""; !d.Handed {
 		g := d.Grant
-		req.missed = wire.GrantText(g.start, place, g.plan.Shape, g.places, g.plan.Path, g.costText())
+		req.missed = wire.GrantText(g.start, place, g.plan.Shape, g.places, g.plan.Path, g.costText(), g.plan.memberKey())
 	}
 	return nil
 }
@@ -106,6 +106,9 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 	if err != nil || p.Scope != g.Scope {
 		return d, false
 	}
+	if p = p.with(p.Pool.Member(g.Member)); p.memberKey() != g.Member {
+		return d, false
+	}
 	d = Decision{
 		Allowed: true, Handed: true, Wait: g.Wait, At: time.UnixMicro(g.Granted), Binding: -1, Rules: slices.Clone(p.states),
 		begins: g.Starts, under: p, place: g.Score,
@@ -114,6 +117,7 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 			from: g.Starts, probe: g.Probe,
 		},
 	}
+	d.Member = d.Grant.Member()
 	l.begins(&d)
 	if !l.inTime(&d) {
 		return Decision{}, false

@@ -31,7 +31,7 @@ import (
 // it only reads the answer. Costs the same as Limiter.Report, and as Settle if the answer has costs.
 func ReportResponse(ctx context.Context, resp *http.Response) Judgement {
 	if r := limitedRun(ctx); r != nil {
-		return r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.job.scope, resp, time.Now()))
+		return r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.answers(), resp, time.Now()))
 	}
 	return Judgement{Hint: upstream.Reader{}.ReadResponse(resp, time.Now())}
 }
@@ -40,7 +40,7 @@ func ReportResponse(ctx context.Context, resp *http.Response) Judgement {
 // scope's API, whatever its host.
 func ReportStatus(ctx context.Context, status int, header http.Header) Judgement {
 	if r := limitedRun(ctx); r != nil {
-		return r.judge(ctx, r.m.cfg.Limiter.ReadAnswer(r.job.scope, status, header, time.Now()))
+		return r.judge(ctx, r.m.cfg.Limiter.ReadAnswer(r.answers(), status, header, time.Now()))
 	}
 	return Judgement{Hint: upstream.Read(status, header, time.Now())}
 }
@@ -184,10 +184,21 @@ func (r *taskRun) judge(ctx context.Context, hint upstream.Hint) Judgement {
 	return Judgement{Hint: hint, Until: out.Until, Scope: out.Scope, Rule: out.Rule}
 }
 
-// report reports an answer of the API of the run's scope.
+// answers is the scope for which answers are reported.
+func (r *taskRun) answers() string {
+	if r.grant.Member() != "" {
+		return r.grant.AnswerScope()
+	}
+	return r.job.scope
+}
+
+// report reports an answer of the API of the run's scope, or of the member of a pool with whose key it was called.
 func (r *taskRun) report(ctx context.Context, hint upstream.Hint) throttle.ReportResult {
 	hint.Sent = r.began
-	out, err := r.m.cfg.Limiter.Report(ctx, r.job.scope, hint)
+	out, err := r.m.cfg.Limiter.Report(ctx, r.answers(), hint)
+	if err == nil && !hint.Limited && r.answers() != r.job.scope { // it may have been the probe of its path too
+		_, err = r.m.cfg.Limiter.Report(ctx, r.job.scope, upstream.Hint{Unread: true, Sent: hint.Sent})
+	}
 	if err != nil {
 		r.m.observer.Failed("report")
 		return out
@@ -322,6 +333,15 @@ func Attempt(ctx context.Context) (attempt, budget int) {
 		budget = r.job.budget + 1
 	}
 	return min(r.job.retried+1, budget), budget // asynq also counts a worker that died before the start
+}
+
+// Member returns the alias of the pool's member with which the running task was granted its start: its call is to be made with the key
+// of that member. It is empty for a task without a pool, and outside of a handler. ctx is the context of the handler. It does no I/O.
+func Member(ctx context.Context) string {
+	if r, is := ctx.Value(runKey{}).(*taskRun); is {
+		return r.grant.Member()
+	}
+	return ""
 }
 
 // TaskScope returns the scope of the task whose handler has ctx. It is empty for a task without limits, and outside of a handler.

@@ -42,7 +42,7 @@ func New(logger *slog.Logger) *Outage { return &Outage{logger: logger, shares: m
 // Closed reports whether rules of a scope stop all requests while Redis does not decide. live is the number of processes that
 // share the limits, 0 if it is not known.
 func Closed(s *wire.Scope, live int64) bool {
-	return slices.ContainsFunc(s.Rules, func(b policy.MatchedRule) bool {
+	return s.Pool != nil || slices.ContainsFunc(s.Rules, func(b policy.MatchedRule) bool {
 		return b.Rule.OnRedisError == policy.FailClosed || b.Rule.OnRedisError == policy.FailShare && live == 0
 	})
 }

@@ -24,7 +24,7 @@ type Joined struct {
 	Expected time.Duration
 	// MaxWait is the shortest max_wait of the rules that apply, 0 for none.
 	MaxWait time.Duration
-	// Binding is the rule that it waits for, or a pause by the policy. It is zero if it waits for neither.
+	// Binding is the rule that it waits for, or a pause by the policy. It is zero if it waits for neither, as for a member of a pool.
 	Binding policy.MatchedRule
 	// Err says why it can never start, and has no place: a *policy.ScopeError, *policy.UnmatchedError or *policy.CostError, an
 	// error of policy.Costs.Check, or a priority out of bounds.
@@ -69,7 +69,7 @@ func (l *List) join(ctx context.Context, waiters []Waiter, order func(Waiter) (p
 	byProvider := map[string][]task{}
 	for i, w := range waiters {
 		s, err := l.check(w)
-		if err != nil || len(s.Rules) == 0 {
+		if err != nil || !s.Limited() {
 			out[i].Err, out[i].Free = err, err == nil
 			continue
 		}
@@ -103,11 +103,11 @@ func (l *List) check(w Waiter) (*wire.Scope, error) {
 		if err := w.Costs.Check(); err != nil {
 			return nil, err
 		}
-		return s, policy.CheckMatched(s.Scope, s.All, w.Costs.Under)
+		return s, s.CheckAll(w.Costs.Under)
 	case w.Cost < 0:
 		return nil, &policy.CostError{Scope: s.Scope, Cost: w.Cost}
 	}
-	return s, policy.CheckMatched(s.Scope, s.All, func(policy.Rule) int64 { return max(w.Cost, 1) })
+	return s, s.CheckAll(func(policy.Rule) int64 { return max(w.Cost, 1) })
 }
 
 func maxWait(s *wire.Scope) (least time.Duration) {

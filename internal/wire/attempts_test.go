@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,8 @@ func (w *world) attempts(a Attempt, cost string, scopes ...string) error {
 	if err != nil {
 		return err
 	}
-	_, answers, err := ReadDecide(reply, len(each), func(i int) int { return len(w.of(each[i].Scope, w.policy).Rules) })
+	pooled := func(int) bool { return w.pool != nil }
+	_, answers, err := ReadDecide(reply, len(each), pooled, func(i int, member string) int { return len(w.of(each[i].Scope, w.policy).with(member).Rules) })
 	if err != nil {
 		return wrong("decide answers %q: %v", reply, err)
 	}
@@ -49,8 +51,12 @@ func (w *world) attempts(a Attempt, cost string, scopes ...string) error {
 }
 
 // answered checks one answer, and charges it.
-func (w *world) answered(a Attempt, its Rules, cost, id string, answer Answer) error {
-	w.say("  status %d start %d %v", answer.Status, answer.Start-epoch, answer.Rules)
+func (w *world) answered(a Attempt, all Rules, cost, id string, answer Answer) error {
+	w.say("  status %d start %d member %q %v", answer.Status, answer.Start-epoch, answer.Member, answer.Rules)
+	its := all.with(answer.Member)
+	if answer.Status == Denied { // whoever it is with
+		its = all
+	}
 	soonest, _ := w.joint(a.Scope, its, w.now+a.From, cost, true)
 	latest, sure := w.joint(a.Scope, its, w.now+a.From, cost, false)
 	switch answer.Status {
@@ -58,10 +64,10 @@ func (w *world) answered(a Attempt, its Rules, cost, id string, answer Answer) e
 		if answer.Start < soonest || answer.Start > latest || answer.Start > w.now+a.Ahead {
 			return wrong("a start at %d, not from %d to %d", answer.Start-epoch, soonest-epoch, latest-epoch)
 		}
-		if a.Peek {
-			return nil
+		if err := w.chosen(a.Scope, all, answer.Member, w.now+a.From, cost, answer.Start); err != nil || a.Peek {
+			return err
 		}
-		if err := w.take(id, a.Scope, its, cost, answer.Start+a.Leeway, a.Leeway == 0); err != nil {
+		if err := w.take(id, a.Scope, its, cost, answer.Start, a.Leeway); err != nil {
 			return err
 		}
 	case Denied:
@@ -79,7 +85,7 @@ func (w *world) answered(a Attempt, its Rules, cost, id string, answer Answer) e
 	if a.ID != "" && answer.Status == Allowed {
 		w.starts[a.ID] = answer.Start
 	}
-	return w.left(a.Scope, its, answer)
+	return w.left(a.Scope, all.with(answer.Member), answer)
 }
 
 // left checks how many units are left under each rule.
@@ -103,7 +109,7 @@ const older = `
 local without = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
-  if left < 0 then without[#without + 1] = key
+  if left == -1 then without[#without + 1] = key
   elseif left > ARGV[1] + 0 then redis.call('PEXPIRE', key, left - ARGV[1])
   else redis.call('DEL', key) end
 end
@@ -140,7 +146,8 @@ func (w *world) correct(r Rule, node string, c correction) error {
 	if err := w.rdb.HSet(ctx, prefix+"api", "R"+node+":"+r.Name, value).Err(); err != nil {
 		return err
 	}
-	due := redis.ZAddArgs{XX: true, Members: []redis.Z{{Member: node}}}
+	above, _, _ := strings.Cut(node, "/%40")
+	due := redis.ZAddArgs{XX: true, Members: []redis.Z{{Member: node}, {Member: above}}}
 	return errors.Join(w.rdb.PExpire(ctx, prefix+"api", time.Hour).Err(), w.rdb.ZAddArgs(ctx, prefix+"blocked", due).Err())
 }
 

@@ -56,11 +56,11 @@ func (p *pausing) free(lease string) bool {
 	return i >= 0
 }
 
-// pausesOf are the pauses of a scope and of the nodes above it.
-func (w *world) pausesOf(scope string) (out []*pausing) {
-	for level := range strings.Count(scope, "/") + 1 {
+// pausesOf are the pauses of nodes.
+func (w *world) pausesOf(nodes []string) (out []*pausing) {
+	for _, node := range nodes {
 		for _, letter := range []string{"P", "B"} {
-			if p := w.pauses[letter+nodeOf(scope, level)]; p != nil {
+			if p := w.pauses[letter+node]; p != nil {
 				out = append(out, p)
 			}
 		}
@@ -251,11 +251,11 @@ func (h *history) settles(node string, probe Probe, what string) error {
 	_, at, _ := strings.Cut(probe.ID, "@")
 	start, _ := strconv.ParseInt(at, 10, 64)
 	h.say("%s %s of %q", probe.ID, what, node)
-	r := Report{Lease: probe.ID, What: what, Text: h.text(node), Grant: GrantText(start, 0, h.shape, make([]int64, len(its.Rules)), node, "1"), Charged: make([]Charged, len(its.Rules))}
+	r := Report{Lease: probe.ID, What: what, Text: h.text(node), Grant: GrantText(start, 0, h.shape, make([]int64, len(its.Rules)), node, "1", ""), Charged: make([]Charged, len(its.Rules))}
 	if _, err := h.run("settle", SettleArgs(h.clock(), r)); err != nil {
 		return err
 	}
-	for _, p := range h.pausesOf(node) {
+	for _, p := range h.pausesOf(its.nodes(node)) {
 		i := slices.IndexFunc(p.Out, func(o Probe) bool { return o.ID == probe.ID && o.Till > h.now })
 		switch {
 		case i < 0 || p.lease != probeLease:

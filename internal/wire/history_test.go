@@ -83,12 +83,17 @@ func newHistory(rdb redis.UniversalClient, seed uint64) *history {
 			}
 		}
 	}
+	h := &history{world: w, Rand: rnd, aging: seed%3 == 0}
+	if seed%5 < 2 {
+		h.poolOf()
+	}
 	for _, r := range w.rules {
 		w.limits[1] = append(w.limits[1], capacity(r.Kind, r.Numbers))
 	}
 	// The pace after a run that began late, and the windows that it opens, are not modelled.
 	unclear := slices.ContainsFunc(w.rules, func(r Rule) bool { return r.Kind == 'K' && r.Numbers[6] == 1 || r.Kind == 'S' && r.Numbers[2] == 0 })
-	return &history{world: w, Rand: rnd, late: !unclear, aging: seed%3 == 0}
+	h.late = !unclear
+	return h
 }
 
 func (h *history) task(queue, scope string) *waiting {
@@ -214,6 +219,11 @@ func (h *history) plainly(scope string) error {
 // hearFromAPI has an API pause a node, or lower a limit for a time.
 func (h *history) hearFromAPI(scope string) error {
 	at := nodeOf(scope, h.IntN(strings.Count(scope, "/")+1))
+	if h.pool != nil && h.IntN(2) == 0 {
+		each := h.of(scope, h.policy).each()
+		nodes := each[h.IntN(len(each))].nodes(scope)
+		at = nodes[h.IntN(len(nodes))]
+	}
 	switch h.IntN(16) {
 	case 4, 5, 6:
 		return h.calls(at)
@@ -232,8 +242,8 @@ func (h *history) hearFromAPI(scope string) error {
 		return h.report(Word{Verb: []string{"lift", "open"}[h.IntN(2)], Name: at})
 	case 3:
 		r := h.rules[h.IntN(len(h.rules))]
-		if r.Level <= strings.Count(scope, "/") && (r.Kind == 'S' || r.Kind == 'T') {
-			return h.correct(r, nodeOf(scope, r.Level), correction{until: h.now + h.Int64N(3*second), limit: h.Int64N(capacity(r.Kind, r.Numbers))})
+		if (r.Level <= strings.Count(scope, "/") || h.belongs[r.Name] != nil) && (r.Kind == 'S' || r.Kind == 'T') {
+			return h.correct(r, h.nodeAt(r, scope), correction{until: h.now + h.Int64N(3*second), limit: h.Int64N(capacity(r.Kind, r.Numbers))})
 		}
 	}
 	return nil
@@ -246,7 +256,7 @@ func (h *history) change() {
 		return
 	}
 	if h.IntN(4) == 0 {
-		h.shape++ // as if a rule were another one now
+		h.shape += 2 // as if a rule were another one now
 	}
 	was := h.limits[h.policy]
 	h.policy = h.version
@@ -332,7 +342,10 @@ func run(rdb redis.UniversalClient, seed uint64, steps int) error {
 func (h *history) failed(seed uint64, err error) error {
 	rules := ""
 	for i, r := range h.rules {
-		rules += fmt.Sprintf("  %c %s%s %v limit %d\n", r.Kind, r.Name, r.Unit, r.Numbers, h.limits[h.policy][i])
+		rules += fmt.Sprintf("  %c %s%s %v limit %d, of %v\n", r.Kind, r.Name, r.Unit, r.Numbers, h.limits[h.policy][i], h.belongs[r.Name])
+	}
+	if h.pool != nil {
+		rules += fmt.Sprintf("  pool %+v\n", *h.pool)
 	}
 	for _, key := range sortedKeys(h.counters) {
 		rules += fmt.Sprintf("  %s pace %d..%d z %d:", key, h.counters[key].soonest-epoch, h.counters[key].pace-epoch, h.counters[key].z-epoch)

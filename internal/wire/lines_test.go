@@ -20,7 +20,7 @@ func bucket(name string, level int, p, q, burst int64) Rule {
 func newWorld(t *testing.T, rules ...Rule) *world {
 	t.Helper()
 	h := newHistory(redistest.Client(t), 2)
-	h.rules, h.limits = rules, map[int64][]int64{1: nil}
+	h.pool, h.rules, h.limits = nil, rules, map[int64][]int64{1: nil}
 	for _, r := range rules {
 		h.limits[1] = append(h.limits[1], capacity(r.Kind, r.Numbers))
 	}

@@ -9,9 +9,9 @@ import (
 
 // plants are faults of the turns, each of which the histories find: what is wrong, and the text of the scripts that it replaces.
 var plants = []struct{ what, from, to string }{
-	{"a node is looked at a second late", "return tree.block(r.node, t)", "return tree.block(r.node, t + 1000000)"},
+	{"a node is looked at a second late", "return tree.block(node_at, t)", "return tree.block(node_at, t + 1000000)"},
 	{"a node is looked at when its first start has come", "if at and certain and at - lead > now then at = at - lead end", ""},
-	{"what comes free does not make its node due", "function rules.due(at) return", "function rules.due(at) do return 0 end return"},
+	{"what comes free does not make its node due", "function rules.due(at)", "function rules.due(at) do return 0 end"},
 	{"a start is charged now", "rules.charge(its, start, rules.costs(its, cost), lease_of(waiter, start))", "rules.charge(its, now, rules.costs(its, cost), lease_of(waiter, start))"},
 	{"a grant is overdue a second late", "whole(now - OVERDUE), 'LIMIT'", "whole(now - OVERDUE - 1000000), 'LIMIT'"},
 	{"the place of a task that comes back is lost", "{ score(g.score), id }", "{ score(g.score + 100), id }"},
@@ -41,8 +41,13 @@ var plants = []struct{ what, from, to string }{
 	{"costs of tasks that started stay", "if #paid > 0 then call('HDEL', costs_key, unpack(paid)) end", ""},
 	{"a late run keeps its place", "verbs.late(a, its)", "verbs.late(a, its) do return end"},
 	{"more is granted than was asked for", "#granted < 2 * most", "#granted <= 2 * most"},
-	{"a start may be too soon to be there", "rules.joint(its, rules.costs(its, cost), now + from)", "rules.joint(its, rules.costs(its, cost), now)"},
-	{"a start may be too far ahead", "start <= now + lead + spread then return grant", "start <= now + 2 * (lead + spread) then return grant"},
+	{"a start may be too soon to be there", "rules.choose(its, cost, now + from)", "rules.choose(its, cost, now)"},
+	{"a start may be too far ahead", "start <= now + lead + spread then return grant(l, own", "start <= now + 2 * (lead + spread) then return grant(l, own"},
+	{"a member without room is chosen", "if own == s and certain then", "if true then"},
+	{"a pool waits for the last of its members", "look < soonest then first", "at and at > (first or 0) then first"},
+	{"the pause of a member is not heeded", "reported and of.names or 0 do", "0 do"},
+	{"what a member is charged comes back to the first", "'\\n' .. name .. '\\n'", "'\\n'"},
+	{"a grant forgets its member", "(member and '\\n' .. member or '')", "''"},
 }
 
 // mostHistories is from how many histories a fault may hide.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"hash"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -23,6 +24,10 @@ type Scope struct {
 	Shadows    []policy.MatchedRule
 	Breakers   []policy.MatchedBreaker // on the scope's path, outermost first
 
+	// Pool is the pool on the path, nil for none. Member is the one whose rules are the last ones, nil for none: see With.
+	Pool   *Pool
+	Member *Member
+
 	Shape int64 // of the rules, see Rules
 
 	// Attached is what the attach function of Scopes returned for the scope.
@@ -40,8 +45,8 @@ type Compiler struct {
 	Version, Policy int64
 }
 
-// Compile returns what applies at a scope at a time, given all rules on its path and the weights of its names, nil for none.
-func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights []float64, at time.Time) *Scope {
+// Compile returns what applies at a scope at a time, given all rules on its path, the weights of its names and its pool, nil for none.
+func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights []float64, pool *Pool, at time.Time) *Scope {
 	s := &Scope{Scope: scope, Prefix: Prefix(c.Base, scope.Provider()), Path: Path(scope.String()), All: all, Until: Never, hours: Never, Most: math.MaxInt64}
 	text := Rules{Version: c.Version, Policy: c.Policy}
 	for level := 1; level < scope.Len(); level++ { // 1 for a name without a weight
@@ -51,7 +56,21 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 		}
 		text.Weights = append(text.Weights, weight)
 	}
-	shape := fnv.New64a()
+	rules, shape := c.rules(s, all, at)
+	s.Shape = int64(shape.Sum64() >> 11) //nolint:gosec // 53 bits
+	if text.Rules = rules; pool != nil {
+		s.Pool, text.Pool = pool, &pool.rules
+		s.narrow(pool.from, pool.until)
+		s.hours, s.Most = min(s.hours, pool.hours), min(s.Most, pool.most)
+	}
+	text.Shape, text.From, text.Until = s.Shape, s.From, s.Until
+	s.Text = text.Text()
+	return s
+}
+
+// rules adds to a scope those of all rules that apply at a time. It returns them as scripts read them, and the digest of their shape.
+func (c Compiler) rules(s *Scope, all []policy.MatchedRule, at time.Time) (rules []Rule, shape hash.Hash64) {
+	shape = fnv.New64a()
 	for _, b := range all {
 		if b.Rule.Shadow {
 			b.Rule.Shadow = false
@@ -64,16 +83,13 @@ func (c Compiler) Compile(scope policy.Scope, all []policy.MatchedRule, weights 
 		kind, numbers := Numbers(b.Rule, c.Tolerance, at)
 		rule := Rule{Kind: kind, Level: b.Scope.Len() - 1, Name: Escape(b.Rule.Name), Unit: unitText(b), Numbers: numbers}
 		_, _ = shape.Write(append([]byte{kind, byte(rule.Level)}, rule.Name+"\x00"+rule.Unit+"\x00"...))
-		text.Rules = append(text.Rules, rule)
+		rules = append(rules, rule)
 		s.Rules = append(s.Rules, b)
 		if b.Rule.Algorithm != policy.Concurrency && b.Rule.Active == nil && b.Rule.Limit > 0 { // a rule whose hours are over admits any cost
 			s.Most = min(s.Most, b.Rule.Capacity())
 		}
 	}
-	s.Shape = int64(shape.Sum64() >> 11) //nolint:gosec // 53 bits
-	text.Shape, text.From, text.Until = s.Shape, s.From, s.Until
-	s.Text = text.Text()
-	return s
+	return rules, shape
 }
 
 // applies reports whether a rule applies at a time, and narrows the time for which the scope holds.
@@ -153,6 +169,7 @@ type Rules struct {
 	From, Until            int64 // µs since the epoch; 0 and Never if they always apply
 	Weights                []float64
 	Rules                  []Rule
+	Pool                   *PoolRules // nil for none
 }
 
 // Text returns the rules as scripts read them.
@@ -161,10 +178,17 @@ func (r Rules) Text() string {
 	for _, w := range r.Weights {
 		b = seven(b, int64(math.Round(w*1e6)))
 	}
-	for _, rule := range r.Rules {
+	if b = appendRules(b, r.Rules); r.Pool != nil {
+		b = append(b, r.Pool.text()...)
+	}
+	return string(b)
+}
+
+func appendRules(b []byte, rules []Rule) []byte {
+	for _, rule := range rules {
 		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)), byte(len(rule.Unit)))
 		b = append(append(b, rule.Name...), rule.Unit...)
 		b = seven(b, rule.Numbers...)
 	}
-	return string(b)
+	return b
 }

@@ -15,6 +15,7 @@ type Scopes struct {
 	policy   *policy.Policy
 	compiler Compiler
 	known    map[string]*Scope
+	pools    map[policy.Scope]*Pool
 	changed  chan struct{}    // closed when the policy changes
 	before   []*policy.Policy // earlier policies, the latest last
 	now      func(prefix string) time.Time
@@ -23,6 +24,7 @@ type Scopes struct {
 
 const (
 	maxScopes = 10_000
+	maxPools  = 100
 	// keptPolicies is how many earlier policies are kept.
 	keptPolicies = 16
 )
@@ -37,7 +39,7 @@ func NewScopes(p *policy.Policy, compiler Compiler, now func(prefix string) time
 
 // use makes p the policy. Of two processes with different policies, the later version counts.
 func (s *Scopes) use(p *policy.Policy) {
-	s.policy, s.known = p, map[string]*Scope{}
+	s.policy, s.known, s.pools = p, map[string]*Scope{}, map[policy.Scope]*Pool{}
 	s.compiler.Version = max(time.Now().UnixMicro(), s.compiler.Version+1)
 	s.compiler.Policy = int64(p.Digest() >> 11) //nolint:gosec // 53 bits
 }
@@ -106,7 +108,7 @@ func (s *Scopes) Each(visit func(*Scope)) {
 // Alone compiles a scope with one rule only, at a time of the server's clock. It does not cache the result.
 func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *Scope {
 	p, compiler := s.present()
-	compiled := compiler.Compile(scope, []policy.MatchedRule{b}, nil, at)
+	compiled := compiler.Compile(scope, []policy.MatchedRule{b}, nil, nil, at)
 	compiled.Attached = s.attach(compiled, p)
 	return compiled
 }
@@ -118,7 +120,7 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := compiler.Compile(scope, all, p.Weights(scope), at)
+	compiled := compiler.Compile(scope, all, p.Weights(scope), s.pool(p, compiler, scope, at), at)
 	compiled.Breakers = p.Breakers(scope)
 	compiled.Attached = s.attach(compiled, p)
 	s.mu.Lock()
@@ -136,5 +138,27 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 func (s *Scopes) Unpaused(of *Scope) *Scope {
 	_, compiler := s.present()
 	rules := slices.DeleteFunc(slices.Clone(of.All), policy.MatchedRule.Paused)
-	return compiler.Compile(of.Scope, rules, nil, time.UnixMicro(of.From))
+	return compiler.Compile(of.Scope, rules, nil, of.Pool, time.UnixMicro(of.From))
+}
+
+// pool returns the pool on a scope's path at a time, nil for none. It is compiled once for all scopes below its level.
+func (s *Scopes) pool(p *policy.Policy, compiler Compiler, scope policy.Scope, at time.Time) *Pool {
+	level, of := p.PoolOf(scope)
+	if len(of.Members) == 0 {
+		return nil
+	}
+	s.mu.RLock()
+	known := s.pools[level]
+	s.mu.RUnlock()
+	if us := at.UnixMicro(); known != nil && known.version == compiler.Version && known.from <= us && us < known.until {
+		return known
+	}
+	pool := compiler.CompilePool(level, of, func(member string) []policy.MatchedRule { return p.MatchMember(level, member, at) }, at)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pools) >= maxPools {
+		clear(s.pools)
+	}
+	s.pools[level] = pool
+	return pool
 }

@@ -3,10 +3,13 @@ package wire
 import "time"
 
 // GrantText returns a grant as scripts keep it: what was charged at a start under rules of a shape, at the places of its units.
-// score is the task's place in its line, or 0.
-func GrantText(start, score, shape int64, places []int64, path, cost string) string {
+// score is the task's place in its line, or 0; member the name of a pool's member as MemberRules has it, "" for none.
+func GrantText(start, score, shape int64, places []int64, path, cost, member string) string {
 	b := seven([]byte{byte(len(places))}, start, score, 0, shape)
 	b = seven(b, places...)
+	if member != "" {
+		cost += "\n" + member
+	}
 	return string(b) + path + "\n" + cost
 }
 

@@ -25,7 +25,7 @@ func (w *world) tell(list []told) error {
 			w.rdb.ZRem(ctx, prefix+"flights", n.Waiter)
 			if n.Late > 0 {
 				g := f.Grant
-				report := Report{Lease: g.Lease(), What: "late", Number: n.Late, Text: n.Text, Grant: GrantText(g.Start, 0, g.Shape, g.Places, g.Scope, g.Cost)}
+				report := Report{Lease: g.Lease(), What: "late", Number: n.Late, Text: n.Text, Grant: GrantText(g.Start, 0, g.Shape, g.Places, g.Scope, g.Cost, g.Member)}
 				if _, err := w.run("settle", SettleArgs(w.clock(), report)); err != nil {
 					return err
 				}
@@ -50,8 +50,8 @@ func (w *world) hear(n told) {
 		return
 	}
 	delete(w.flight, n.Waiter)
-	its := w.of(f.Scope, w.policy)
-	same := f.Shape == w.shape
+	its := w.of(f.Scope, w.policy).with(f.Member)
+	same := f.Shape == its.Shape
 	switch {
 	case n.Late > 0:
 		if same {
@@ -164,19 +164,23 @@ func (w *world) dispatched(d Dispatch, got Dispatched) error {
 func (w *world) granted(d Dispatch, g Grant) error {
 	line := g.Queue + ":" + g.Scope
 	t := w.lines[line][0]
-	its := w.of(g.Scope, w.policy)
+	all := w.of(g.Scope, w.policy)
+	its := all.with(g.Member)
 	soonest, _ := w.joint(g.Scope, its, w.now+d.From, g.Cost, true)
 	latest, _ := w.joint(g.Scope, its, w.now+d.From, g.Cost, false)
 	w.say("    %s %s at %d", g.Waiter, g.Scope, g.Start-epoch)
 	if g.Start < soonest || g.Start > latest || g.Start > w.now+d.Lead+d.Spread {
 		return wrong("%s starts at %d, not from %d to %d", g.ID, g.Start-epoch, soonest-epoch, latest-epoch)
 	}
-	if g.Cost != t.cost || g.Granted != w.now || g.Shape != w.shape || len(g.Places) != len(its.Rules) {
+	if g.Cost != t.cost || g.Granted != w.now || g.Shape != its.Shape || len(g.Places) != len(its.Rules) || its.members() != nil {
 		return wrong("the grant of %s is %+v", g.ID, g)
+	}
+	if err := w.chosen(g.Scope, all, g.Member, w.now+d.From, g.Cost, g.Start); err != nil {
+		return err
 	}
 	w.lines[line] = w.lines[line][1:]
 	w.flight[g.Waiter] = &flying{waiting: t, Grant: g}
-	return w.take(g.Waiter, g.Scope, its, g.Cost, g.Start, true)
+	return w.take(g.Waiter, g.Scope, its, g.Cost, g.Start, 0)
 }
 
 // overdue checks that all grants are named that have not come in time, once a second.
@@ -226,12 +230,16 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 		if sure && at <= w.now {
 			return wrong("%s of %s could start, and is not granted", t.id, t.line())
 		}
-		look := at
-		if sure {
-			look = max(w.now+1, at-d.Lead)
-		}
-		if at == Never {
-			look = w.now + 3600*second
+		look := int64(Never)
+		for _, own := range its.each() {
+			at, sure := w.jointOf(t.scope, own, w.now+d.From, t.cost, false)
+			switch {
+			case at == Never:
+				at = w.now + 3600*second
+			case sure:
+				at = max(w.now+1, at-d.Lead)
+			}
+			look = min(look, at)
 		}
 		look = max(w.now+1, min(look, its.Until, w.uncorrected(t, d.From)))
 		if got.Next == 0 || got.Next > look {
@@ -246,12 +254,26 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 	return nil
 }
 
-// binds are the nodes of the rules that do not admit a task now, each alone.
+// binds are the nodes of the rules that do not admit a task now, each alone, and one more name for each pause that does not.
 func (w *world) binds(t *waiting, its Rules) (nodes []string) {
-	for _, r := range its.Rules {
-		if c := unitsOf(r, t.cost); c > 0 {
-			if at, _ := w.counter(r, t.scope).first(r.Numbers, w.now, w.now, c, true); at > w.now+lead+spread {
-				nodes = append(nodes, nodeOf(t.scope, r.Level))
+	bind := func(rules []Rule) (nodes []string) {
+		for _, r := range rules {
+			if c := unitsOf(r, t.cost); c > 0 {
+				if at, _ := w.counter(r, t.scope).first(r.Numbers, w.now, w.now, c, true); at > w.now+lead+spread {
+					nodes = append(nodes, w.nodeAt(r, t.scope))
+				}
+			}
+		}
+		return nodes
+	}
+	nodes = bind(its.Rules)
+	if list := its.members(); list != nil && !slices.ContainsFunc(list, func(m MemberRules) bool { return len(bind(m.Rules)) == 0 }) {
+		nodes = append(nodes, nodeOf(t.scope, its.Pool.Level))
+	}
+	for _, own := range its.each() {
+		for _, p := range w.pausesOf(own.nodes(t.scope)) {
+			if at, _ := p.admits(w.now, w.now); at > w.now+lead+spread {
+				nodes = append(nodes, "a pause")
 			}
 		}
 	}
@@ -263,14 +285,17 @@ func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
 	its := w.of(t.scope, w.policy)
 	a := Attempt{Scope: t.scope, Text: w.text(t.scope), Waiter: t.waiter(), Ahead: ahead, From: from}
 	setCost(&a, t.cost)
-	answer, err := w.decide(a, len(its.Rules))
+	answer, err := w.decide(a, its)
 	if err != nil {
 		return false, err
 	}
-	w.say("  status %d, start %d", answer.Status, answer.Start-epoch)
-	f := w.flight[t.waiter()]
+	w.say("  status %d, start %d, member %q", answer.Status, answer.Start-epoch, answer.Member)
+	f, had := w.flight[t.waiter()], its
 	delete(w.flight, t.waiter())
-	same := f != nil && f.Shape == w.shape
+	if f != nil {
+		had = its.with(f.Member)
+	}
+	same := f != nil && f.Shape == had.Shape
 	if answer.Status == Claimed || same && f.Start+claimable >= w.now {
 		if answer.Status != Claimed || !same || answer.Start != f.Start || f.Start+claimable < w.now {
 			return false, wrong("%s comes, has %+v, and gets %+v", t.id, f, answer)
@@ -278,8 +303,8 @@ func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
 		return true, nil
 	}
 	if f != nil {
-		w.giveBack(t.waiter(), t.scope, its, f.Start, !same)
-		w.gather(t.scope, its)
+		w.giveBack(t.waiter(), t.scope, had, f.Start, !same)
+		w.gather(t.scope, had)
 	}
 	if answer.Status == Allowed {
 		return true, w.admitted(t, its, answer, f != nil, ahead, from)
@@ -331,7 +356,11 @@ func (w *world) nobody() bool {
 }
 
 // admitted checks that a task that came by itself keeps the rules and overtakes nobody.
-func (w *world) admitted(t *waiting, its Rules, answer Answer, first bool, ahead, from int64) error {
+func (w *world) admitted(t *waiting, all Rules, answer Answer, first bool, ahead, from int64) error {
+	its := all.with(answer.Member)
+	if err := w.chosen(t.scope, all, answer.Member, w.now+from, t.cost, answer.Start); err != nil {
+		return err
+	}
 	if soonest, _ := w.joint(t.scope, its, w.now+from, t.cost, true); answer.Start < soonest || answer.Start > w.now+ahead {
 		return wrong("%s starts at %d, not before %d", t.id, answer.Start-epoch, soonest-epoch)
 	}
@@ -347,18 +376,19 @@ func (w *world) admitted(t *waiting, its Rules, answer Answer, first bool, ahead
 			}
 		}
 	}
-	return w.take(t.waiter(), t.scope, its, t.cost, answer.Start, true)
+	return w.take(t.waiter(), t.scope, its, t.cost, answer.Start, 0)
 }
 
 // decide sends one attempt.
-func (w *world) decide(a Attempt, rules int) (Answer, error) {
+func (w *world) decide(a Attempt, its Rules) (Answer, error) {
 	w.calls++
 	w.say("decide %s %s%s cost %d%s ahead %d from %d", a.Scope, a.Waiter, a.ID, a.Cost, a.Costs, a.Ahead, a.From)
 	reply, err := w.run("decide", DecideArgs(w.clock(), string(seven(make([]byte, 9), w.calls)), "1", []Attempt{a}))
 	if err != nil {
 		return Answer{}, err
 	}
-	now, answers, err := ReadDecide(reply, 1, func(int) int { return rules })
+	pooled := func(int) bool { return its.Pool != nil }
+	now, answers, err := ReadDecide(reply, 1, pooled, func(_ int, member string) int { return len(its.with(member).Rules) })
 	if err != nil || now != w.now {
 		return Answer{}, wrong("decide answers %q: %v", reply, err)
 	}

@@ -43,7 +43,7 @@ func JoinArgs(clock string, tasks []Task) []any {
 }
 
 // Place is the result of join for a task: how many tasks are before it, µs until its expected start, -1 if unknown, and the rule
-// that it waits for, from 1; 0 for none, one more than there are for a pause by an API.
+// that it waits for, from 1; 0 for none, one more than there are for a pause by an API, two more for the members of a pool.
 type Place struct{ Before, Expected, Binding int64 }
 
 // ReadJoin reads the reply of join.
@@ -113,6 +113,7 @@ func (d Dispatch) Args(clock string) []any {
 // Grant is a grant in flight.
 type Grant struct {
 	Waiter, Queue, ID, Scope, Cost string
+	Member                         string // of a pool, as MemberRules has it; "" for none
 	Start, Score, Granted, Shape   int64
 	Places                         []int64
 	Probe                          bool
@@ -139,6 +140,7 @@ func ReadGrant(waiter, value string) (Grant, error) {
 	}
 	var ok, named bool
 	g.Scope, g.Cost, ok = strings.Cut(r.text, "\n")
+	g.Cost, g.Member, _ = strings.Cut(g.Cost, "\n")
 	g.Queue, g.ID, named = strings.Cut(waiter, ":")
 	g.Queue = Unescape(g.Queue)
 	if r.short || !ok || !named {

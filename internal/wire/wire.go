@@ -64,6 +64,13 @@ func (r *reader) byte() byte {
 	return b
 }
 
+func (r *reader) take(n int) (text string) {
+	r.short = r.short || len(r.text) < n
+	n = min(n, len(r.text))
+	text, r.text = r.text[:n], r.text[n:]
+	return text
+}
+
 func (r *reader) number() int64 {
 	if len(r.text) < 7 {
 		r.text, r.short = "", true
@@ -173,6 +180,7 @@ const (
 type Answer struct {
 	Status  byte
 	Probe   bool
+	Member  string // the key of a pool's member, "" for none
 	Binding int
 	Start   int64
 	Rules   []State
@@ -228,9 +236,9 @@ func (a Attempt) asks() (flags byte, costs, id string) {
 	return flags, costs, id
 }
 
-// ReadDecide reads the reply of decide: the server's clock, and an answer for each attempt, in their order. rules says how many
-// rules the attempt of an answer has.
-func ReadDecide(reply any, attempts int, rules func(i int) int) (now int64, answers []Answer, err error) {
+// ReadDecide reads the reply of decide: the server's clock, and an answer for each attempt, in their order. pooled says whether the scope
+// of an attempt has a pool, nil if none has; rules how many rules the answer has, of which a member of a pool has some.
+func ReadDecide(reply any, attempts int, pooled func(i int) bool, rules func(i int, member string) int) (now int64, answers []Answer, err error) {
 	text, _ := reply.(string)
 	r := reader{text: text}
 	now = r.number()
@@ -238,8 +246,11 @@ func ReadDecide(reply any, attempts int, rules func(i int) int) (now int64, answ
 		a := Answer{Status: r.byte()}
 		a.Status, a.Probe = a.Status%16, a.Status >= 16
 		if a.Status != Outdated {
+			if pooled != nil && pooled(i) {
+				a.Member = r.take(int(r.byte()))
+			}
 			a.Binding, a.Start = int(r.byte()), r.number()
-			for range rules(i) {
+			for range rules(i, a.Member) {
 				a.Rules = append(a.Rules, State{r.number(), r.number(), r.number(), r.number()})
 			}
 		}

@@ -48,7 +48,9 @@ type world struct {
 	now     int64
 	rules   []Rule // of the deepest scope; those of others are the ones that are not below them
 	weights map[string]float64
-	ones    bool // each task costs one request
+	pool    *PoolRules          // without rules; nil for none
+	belongs map[string][]string // the names of the members that have a rule, by its name
+	ones    bool                // each task costs one request
 
 	version, policy, shape int64
 	limits                 map[int64][]int64 // the limit of each rule, by policy
@@ -94,8 +96,13 @@ func (w *world) plain(scope string, policy int64) Rules {
 	for level := range strings.Count(scope, "/") {
 		out.Weights = append(out.Weights, w.weights[nodeOf(scope, level+1)])
 	}
+	if w.pool != nil && w.pool.Level <= len(out.Weights) {
+		of := *w.pool
+		of.Members = slices.Clone(of.Members)
+		out.Pool = &of
+	}
 	for i, r := range w.rules {
-		if r.Level > len(out.Weights) {
+		if r.Level > len(out.Weights) && w.belongs[r.Name] == nil {
 			continue
 		}
 		r.Numbers = slices.Clone(r.Numbers)
@@ -106,7 +113,15 @@ func (w *world) plain(scope string, policy int64) Rules {
 			r.Numbers[1], r.Numbers[2], r.Numbers[3] = begin-length, begin, begin+length
 			out.Until = min(out.Until, begin+length)
 		}
-		out.Rules = append(out.Rules, r)
+		if w.belongs[r.Name] == nil {
+			out.Rules = append(out.Rules, r)
+		}
+		for _, name := range w.belongs[r.Name] {
+			if out.Pool != nil {
+				m := out.member(name)
+				m.Rules = append(m.Rules, r)
+			}
+		}
 	}
 	return out
 }
@@ -124,10 +139,17 @@ func setLimit(kind byte, numbers []int64, limit int64) {
 // of returns the rules of a scope as they are now, corrections among them.
 func (w *world) of(scope string, policy int64) Rules {
 	its := w.plain(scope, policy)
-	for i, r := range its.Rules {
-		if c := w.corrections[nodeOf(scope, r.Level)+":"+r.Name]; c.until > w.now && c.of == capacity(r.Kind, r.Numbers) {
-			setLimit(r.Kind, its.Rules[i].Numbers, c.limit)
+	correct := func(rules []Rule) {
+		for i, r := range rules {
+			if c := w.corrections[w.nodeAt(r, scope)+":"+r.Name]; c.until > w.now && c.of == capacity(r.Kind, r.Numbers) {
+				rules[i].Numbers = slices.Clone(r.Numbers) // members may share it
+				setLimit(r.Kind, rules[i].Numbers, c.limit)
+			}
 		}
+	}
+	correct(its.Rules)
+	for i := range its.members() {
+		correct(its.Pool.Members[i].Rules)
 	}
 	return its
 }
@@ -172,15 +194,28 @@ func unitsOf(r Rule, cost string) int64 {
 }
 
 func (w *world) counter(r Rule, scope string) *counter {
-	key := nodeOf(scope, r.Level) + ":" + r.Name
+	key := w.nodeAt(r, scope) + ":" + r.Name
 	if w.counters[key] == nil {
 		w.counters[key] = &counter{kind: r.Kind}
 	}
 	return w.counters[key]
 }
 
-// joint is the first moment from t on at which all rules and pauses of a scope admit a cost, and whether that is sure.
+// joint is the first moment from t on at which all rules and pauses of a scope admit a cost, and whether that is sure. If it has a pool,
+// that is so of the rules of its path and those of a member; a sure moment goes before a guess.
 func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) (int64, bool) {
+	first, isSure := int64(Never), false
+	for _, own := range its.each() {
+		at, sure := w.jointOf(scope, own, t, cost, hope)
+		if at < Never && (sure && !isSure || sure == isSure && at < first) {
+			first, isSure = at, sure
+		}
+	}
+	return first, isSure || first == Never
+}
+
+// jointOf is joint of rules without a choice.
+func (w *world) jointOf(scope string, its Rules, t int64, cost string, hope bool) (int64, bool) {
 	sure := true
 	for moved := true; moved; {
 		moved = false
@@ -196,7 +231,7 @@ func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) 
 			sure, moved = sure && certain, moved || at > t
 			t = at
 		}
-		for _, p := range w.pausesOf(scope) {
+		for _, p := range w.pausesOf(its.nodes(scope)) {
 			at, certain := p.admits(w.now, t)
 			sure, moved = sure && certain, moved || at > t
 			t = at
@@ -205,16 +240,20 @@ func (w *world) joint(scope string, its Rules, t int64, cost string, hope bool) 
 	return t, sure && t < its.Until
 }
 
-// take charges a start, and says whether a rule is exceeded by it.
-func (w *world) take(id, scope string, its Rules, cost string, start int64, judge bool) error {
+// take charges a start, and says whether a rule is exceeded by it. Buckets and sliding windows count a run as late as it may begin.
+func (w *world) take(id, scope string, its Rules, cost string, start, leeway int64) error {
 	for _, r := range its.Rules {
 		if c := unitsOf(r, cost); c > 0 {
-			if err := w.counter(r, scope).add(r.Numbers, w.now, charge{id: id, start: start, units: c}, judge); err != nil {
-				return wrong("%s at %s, a start at %d: %v", r.Name, nodeOf(scope, r.Level), start-epoch, err)
+			later := leeway
+			if r.Kind != 'T' && !isSliding(r.Kind, r.Numbers) {
+				later = 0
+			}
+			if err := w.counter(r, scope).add(r.Numbers, w.now, charge{id: id, start: start + later, units: c}, later == 0); err != nil {
+				return wrong("%s at %s, a start at %d: %v", r.Name, w.nodeAt(r, scope), start-epoch, err)
 			}
 		}
 	}
-	for _, p := range w.pausesOf(scope) {
+	for _, p := range w.pausesOf(its.nodes(scope)) {
 		if start < p.Ends {
 			return wrong("a start at %d in a pause until %d", start-epoch, p.Ends-epoch)
 		}
@@ -238,7 +277,7 @@ func (w *world) giveBack(id, scope string, its Rules, start int64, leasesOnly bo
 			w.counter(r, scope).remove(id)
 		}
 	}
-	for _, p := range w.pausesOf(scope) {
+	for _, p := range w.pausesOf(its.nodes(scope)) {
 		p.free(leaseOf(id, start))
 	}
 	clear(w.looked)

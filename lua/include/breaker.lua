@@ -58,6 +58,7 @@ local function trip(at, probes, wait, calls, failures)
   if not room_for('B', at) then return 0, 0 end
   call('DEL', P .. 'b:' .. at)
   put_pause('B', at, { ends = now + wait, since = now, length = wait, probes = probes, calls = calls, failures = failures, out = {} })
+  look(at) -- tasks may wait for a probe of before
   return 1, now + wait
 end
 

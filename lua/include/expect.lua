@@ -12,21 +12,24 @@ local function ready_below(n)
   return siblings[n]
 end
 
--- The moment by which a task of a scope starts that has so many tasks before it in its leaf, and the rule that admits it last; nil
--- and a rule if no clock tells. Each sibling that could be served has a turn for each turn of the leaf. `queued`, if given, gets for
+-- The moment by which a task of a scope starts that has so many tasks before it in its leaf, and the rule that admits it last, one more
+-- than there are for a pause and two more for the members of a pool; nil and a rule if no clock tells. Each sibling that could be served has a turn for each turn of the leaf. `queued`, if given, gets for
 -- each concurrency rule how many tasks take a place up to and including it, and how many runs hold one.
 local function expect(its, scope, q, before, cost, from, queued)
   local latest, by, costs, unknown = max(now, from or 0), 0, rules.costs(its, cost), nil
+  local function ahead_at(at, c)
+    return max(0, min(max(waiting_below(at) - c, before * c), (before + 1) * c * max(1, ready_below(tree.children(q, at))) - c))
+  end
   for i, r in ipairs(its) do
     local c = costs[i]
-    local ahead = before * c
-    if r.node ~= scope and r.of.kind ~= 'P' then
-      ahead = max(0, min(max(waiting_below(r.node) - c, ahead), (before + 1) * c * max(1, ready_below(tree.children(q, r.node))) - c))
-    end
+    local ahead = r.node ~= scope and r.of.kind ~= 'P' and ahead_at(r.node, c) or before * c
     local t = c == 0 and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
     if r.of.kind == 'C' and queued then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end
-    if not t then unknown = unknown or i elseif t > latest then latest, by = t, i end
+    if not t then unknown = unknown or min(i, its.many + 1) elseif t > latest then latest, by = t, min(i, its.many + 1) end
   end
+  local wait = its.pool and pool.wait(its, max(now, from or 0), its.node ~= scope and ahead_at(its.node, 1) or before, cost)
+  if its.pool and not wait then unknown = unknown or its.many + 2 end
+  if wait and max(now, from or 0) + wait > latest then latest, by = ceil(max(now, from or 0) + wait), its.many + 2 end
   if unknown then return nil, unknown end
   return latest, by
 end

@@ -14,6 +14,7 @@
 --     S sliding-window     cap, per, grain, slack; fixed-window where per is 0, on use where grain is 0: include/windows.lua
 --     K calendar           cap, a, b0, b1, slack, rollover, spread: include/calendar.lua
 --     C concurrency        cap, lease: include/concurrency.lua
+--   pool     of a scope below one: include/pool.lua
 --
 -- What an API has reported replaces that for a time. It is in the hash `api`, which exists while there is any:
 --   R<node>:<rule>  until, the kind, and the numbers that count until then; the last numbers are those of the rule to which that
@@ -73,19 +74,29 @@ local function node(scope, n)
   return sub(scope, 1, at - 1)
 end
 
-function rules.read(text)
-  local its, names = { weights = {}, rules = {}, plain = true }, nil
-  its.shape, its.from, its.ends, names = unpacked('>I7I7I7B', text, 15)
-  for i = 1, names do its.weights[i] = unpacked('>I7', text, 30 + 7 * i) / 1000000 end
-  local at, size = 37 + 7 * names, #text
-  while at <= size do
+-- Reads the rules from a place of a text up to another one, or to a pool. Returns where that is, and whether all are plain.
+local function read_rules(list, text, at, last, names)
+  local plain = true
+  while at <= last do
     local kind, level, name, unit = byte(text, at, at + 3)
+    if kind == 77 then break end
     local letter, from, numbers = char(kind), at + 4, at + 4 + name + unit
     at = numbers + (kind == 75 and 49 or kind == 67 and 14 or 28)
-    its.plain = its.plain and (kind == 84 or kind == 83)
-    its.rules[#its.rules + 1] = { kind = letter, level = level, names = names, name = sub(text, from, from + name - 1),
+    plain = plain and (kind == 84 or kind == 83)
+    list[#list + 1] = { kind = letter, level = level, names = names, name = sub(text, from, from + name - 1),
       unit = sub(text, from + name, numbers - 1), numbers = sub(text, numbers, at - 1), its = algorithm(letter) }
   end
+  return at, plain
+end
+
+-- #include pool
+
+function rules.read(text)
+  local its, names, at = { weights = {}, rules = {} }, nil, nil
+  its.shape, its.from, its.ends, names = unpacked('>I7I7I7B', text, 15)
+  for i = 1, names do its.weights[i] = unpacked('>I7', text, 30 + 7 * i) / 1000000 end
+  at, its.plain = read_rules(its.rules, text, 37 + 7 * names, #text, names)
+  if at <= #text then its.pool, its.plain = pools().read(sub(text, at)), false end
   return its
 end
 
@@ -133,6 +144,11 @@ function rules.of(scope, text)
   if its.outdated then return its end -- and load no rule by its numbers: others may share it
   its.many = #of.rules
   for i = 1, its.many do its[i] = rules.state(of.rules[i], scope) end
+  if of.pool then
+    its.pool, its.scope, its.node, its.joined = of.pool, scope, node(scope, of.pool.level), {}
+    its.members = of.pool.nodes[its.node] or {}
+    of.pool.nodes[its.node] = its.members
+  end
   if reported then
     for level = 0, #of.weights do
       for _, r in ipairs(rules.pauses(node(scope, level))) do its[#its + 1] = r end
@@ -177,6 +193,14 @@ function rules.joint(its, costs, t, id)
   return t, by, many == 0 and t < its.ends
 end
 
+-- The same under the rules of a path and, if it has a pool, of a member: of the one with whom they admit it soonest. Returns the list of
+-- these rules and the cost under each before what joint returns.
+function rules.choose(its, cost, t, id)
+  if its.pool then return pool.choose(its, cost, t) end
+  local costs = rules.costs(its, cost)
+  return its, costs, rules.joint(its, costs, t, id)
+end
+
 -- When the rule that alone would admit a cost last admits it, the rule, and whether that is sure; nil for never. Units that come
 -- free of others start nothing sooner.
 function rules.binding(its, costs, from, id)
@@ -191,14 +215,17 @@ function rules.binding(its, costs, from, id)
 end
 
 -- Charges all rules at a start, and the pauses of which it is a probe. Returns the places of the units, one for each rule, 0 for
--- none, in a list that the next call uses again.
+-- none, in a list that the next call uses again. The run may begin later by the leeway, which buckets and sliding windows count. The
+-- others count the start: in their period, the run must begin.
 local places = {}
-function rules.charge(its, start, costs, id)
+function rules.charge(its, start, costs, id, leeway)
   for i, r in ipairs(its) do
-    local place = costs[i] > 0 and r.its.charge(r, start, costs[i], id)
+    local later = (r.of.kind == 'T' or (r.per or 0) > 0) and leeway or 0
+    local place = costs[i] > 0 and r.its.charge(r, start + later, costs[i], id)
     if place then dirty(r) end
     places[i] = place or 0
   end
+  if its.member then its.member.low = {} end
   return places
 end
 
@@ -211,8 +238,12 @@ function rules.is_probe(its)
 end
 
 -- #for ack, decide, settle
+-- The rules under which a grant was charged: those of its path, and of its member if it has one and that is still there.
+function rules.granted(its, g) return its.pool and pool.granted(its, g.member) or its end
+
 -- Gives back what was charged at places for a start, or only the leases of it. If it was a probe, the next start is one.
 function rules.refund(its, at, start, costs, id, leases_only)
+  returned = returned + 1
   for i, r in ipairs(its) do
     local kind = r.of.kind
     if kind == 'C' or kind == 'P' or costs[i] > 0 and not leases_only and (at[i] or 0) > 0 then
@@ -223,8 +254,12 @@ function rules.refund(its, at, start, costs, id, leases_only)
 end
 -- #end
 
--- Has a node that is blocked looked at now: units came free below it, or a limit has changed. Returns 1 if it was blocked.
-function rules.due(at) return call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at) end
+-- Has a node that is blocked looked at now: units came free below it, or a limit has changed. What is of a member is of its pool too.
+-- Returns 1 if it was blocked.
+function rules.due(at)
+  local above = string.find(at, '/%40', 1, true)
+  return max(call('ZADD', P .. 'blocked', 'XX', 'LT', 'CH', '0', at), above and rules.due(sub(at, 1, above - 1)) or 0)
+end
 
 -- #for settle
 -- Moves units to a later start: a run began late, and counts when it began, whatever has come back of its units by then.

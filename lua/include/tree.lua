@@ -41,6 +41,11 @@ local tree = { rechecks = call('EXISTS', recheck) == 1 }
 -- written, left the tags of children that leave.
 local sets = {}
 
+local counts = {} -- by how many more tasks wait below a node than the hash units says
+
+-- Whether tasks wait below a node, without its own leaf.
+local function any_below(at) return (tonumber(call('HGET', P .. 'units', at) or nil) or 0) + (counts[at] or 0) > 0 end
+
 function tree.write(n)
   local come, go, away = {}, {}, {}
   for child, tag in pairs(n.dirty) do come[#come + 1], come[#come + 2] = score(tag), child end
@@ -51,7 +56,7 @@ function tree.write(n)
   if #come > 0 then call('ZADD', n.key, unpack(come)) end
   if #go > 0 then call('ZREM', n.key, unpack(go)) end
   if n.fresh then call('EXPIRE', n.key, STAYS) end
-  if #away > 0 then
+  if #away > 0 and (not n.at or any_below(n.at)) then
     call('ZADD', n.left, unpack(away))
     call('EXPIRE', n.left, '3600')
   end
@@ -69,7 +74,7 @@ end
 function tree.children(q, at)
   local name = set_name(q, at)
   if not sets[name] then
-    sets[name] = { key = P .. 'ready' .. name, left = P .. 'left' .. name, dirty = {}, gone = {} }
+    sets[name] = { at = at, key = P .. 'ready' .. name, left = P .. 'left' .. name, dirty = {}, gone = {} }
     tree.read(sets[name], 8)
   end
   return sets[name]
@@ -150,7 +155,6 @@ function tree.due_above(at)
   end
 end
 
-local counts = {}
 function tree.count(scope, units)
   local at = parent(scope)
   while at do

@@ -46,6 +46,8 @@ func TestLimitsSchema(t *testing.T) {
 		"scope":   {scope, "limits: {p: {", "}}"},
 		"rule":    {schema.Definitions["rule"], "limits: {p: {rules: [{", "}]}}"},
 		"share":   {share, "limits: {p: {shares: {a: {", "}}}}"},
+		"pool":    {scope.Properties["pool"], "limits: {p: {pool: {members: [a], ", "}}}"},
+		"member":  {scope.Properties["pool"].Properties["members"].Items.AnyOf[1], "limits: {p: {pool: {members: [{", "}]}}}"},
 		"answers": {scope.Properties["answers"].AnyOf[1], "limits: {p: {answers: {", "}}}"},
 		"answer":  {*scope.Properties["answers"].AnyOf[1].Properties["also"].Items, "limits: {p: {answers: {also: [{", "}]}}}"},
 		"breaker": {scope.Properties["breaker"], "limits: {p: {breaker: {", "}}}"},
@@ -66,6 +68,8 @@ func TestLimitsSchema(t *testing.T) {
 				field = "answers." + name
 			case "answer":
 				field = "answers.also." + name
+			case "pool":
+				field = "pool." + name
 			}
 			if words := policy.Words(field); len(words) > 0 && len(p.Enum)+len(p.AnyOf) > 0 && !slices.Equal(p.Enum, words) && !slices.Equal(p.AnyOf[0].Enum, words) {
 				t.Errorf("%s of %s is one of %q, by the parser of %q", name, kind, p.Enum, words)

@@ -40,9 +40,29 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		if random.IntN(4) > 0 {
 			node.Scopes = Limits(random, names, levels-1)
 		}
+		isMember := func(name string) bool { return strings.HasPrefix(name, "@") }
+		if levels == 2 && random.IntN(4) == 0 && !slices.ContainsFunc(names, isMember) {
+			node.Pool = pool(random)
+		}
 		limits[names[random.IntN(len(names))]] = node
 	}
 	return limits
+}
+
+// pool returns a valid pool.
+func pool(random *rand.Rand) policy.Pool {
+	p := policy.Pool{Choose: pick(random, "", policy.ChooseSpread, policy.ChooseDrain)}
+	for _, name := range []string{"alice", "bob: x", "7"}[:1+random.IntN(3)] {
+		m := policy.Member{Name: name, Priority: random.Int64N(201) - 100}
+		if p.Choose != policy.ChooseDrain {
+			m.Weight = random.Int64N(3)
+		}
+		p.Members = append(p.Members, m)
+	}
+	if p.Choose != policy.ChooseDrain {
+		p.Affinity = pick(random, policy.AffinityNone, policy.AffinityTenant)
+	}
+	return p
 }
 
 // Rule returns a valid rule.

@@ -2,6 +2,7 @@ package limitsyaml
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -29,8 +30,10 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 // The fields of each part of the file, as faults list them.
 var (
 	fileFields    = []string{"unmatched", "limits"}
-	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "answers", "breaker"}
+	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "pool", "answers", "breaker"}
 	shareFields   = []string{"part", "weight"}
+	poolFields    = []string{"members", "choose", "affinity"}
+	memberFields  = []string{"name", "weight", "priority"}
 	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit", "dialect", "also", "reasons"}
 	caseFields    = []string{"status", "header", "body", "json", "means", "wait", "scope", "burns", "counts"}
 	breakerFields = []string{"failures", "of", "in", "probe", "wait", "retry", "shadow"}
@@ -108,6 +111,8 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 		s.Weight, source = d.number(f, at)
 	case "shares":
 		s.Shares, source = d.shares(f, at)
+	case "pool":
+		s.Pool, source = d.pool(f, at)
 	case "answers":
 		source = d.answers(s, f, at)
 	case "breaker":
@@ -143,6 +148,54 @@ func (d decoder) shares(e strictyaml.Field, path string) (map[string]policy.Shar
 var shareReaders = map[string]reader[policy.Share]{
 	"part":   into(decoder.percent, func(s *policy.Share) *int64 { return &s.Guaranteed }),
 	"weight": into(decoder.number, func(s *policy.Share) *int64 { return &s.Weight }),
+}
+
+// pool reads the pool of a scope.
+func (d decoder) pool(e strictyaml.Field, path string) (pool policy.Pool, source *policy.Source) {
+	source = mappingAt(e.Place())
+	if d.Is(e, yaml.MappingNode, path, "its fields, such as {members: [alice, bob]}") {
+		readFields(d, e.Value, &pool, source, path, "a pool", poolFields, poolReaders)
+		if source.Fields["members"] == nil {
+			d.bad(e, path, "has no members; write them, such as members: [alice, bob]")
+		}
+	}
+	return pool, source
+}
+
+var poolReaders = map[string]reader[policy.Pool]{
+	"members":  into(decoder.members, func(p *policy.Pool) *[]policy.Member { return &p.Members }),
+	"choose":   into(word[policy.Choose]("pool.choose"), func(p *policy.Pool) *policy.Choose { return &p.Choose }),
+	"affinity": into(word[policy.Affinity]("pool.affinity"), func(p *policy.Pool) *policy.Affinity { return &p.Affinity }),
+}
+
+// members reads the members of a pool, each an alias or a mapping.
+func (d decoder) members(e strictyaml.Field, path string) (members []policy.Member, source *policy.Source) {
+	source = sourceAt(e.Place(), "", false)
+	if !d.Is(e, yaml.SequenceNode, path, "a list of aliases, such as [alice, bob]") {
+		return nil, source
+	}
+	for i, n := range e.Value.Content {
+		at, item := path+"["+strconv.Itoa(i)+"]", strictyaml.Field{Label: "the member", Key: n, Value: n}
+		m, from := policy.Member{}, mappingAt(strictyaml.PlaceOf(n))
+		if n.Kind != yaml.MappingNode {
+			m.Name, from = d.text(item, at)
+		} else {
+			readFields(d, n, &m, from, at, "a member", memberFields, memberReaders)
+			name := from.Fields["name"]
+			from.Bad = name != nil && name.Bad || name == nil && 2*len(from.Fields) < len(n.Content) // it may be misspelt
+		}
+		members, source.Items = append(members, m), append(source.Items, from)
+	}
+	if len(e.Value.Content) == 0 {
+		d.bad(e, path, "is empty, and no task could start; name a member, or remove the pool")
+	}
+	return members, source
+}
+
+var memberReaders = map[string]reader[policy.Member]{
+	"name":     into(decoder.text, func(m *policy.Member) *string { return &m.Name }),
+	"weight":   into(decoder.number, func(m *policy.Member) *int64 { return &m.Weight }),
+	"priority": into(decoder.number, func(m *policy.Member) *int64 { return &m.Priority }),
 }
 
 // readFields reads the fields of a mapping into an O, which faults call owner.

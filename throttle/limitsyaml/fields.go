@@ -45,6 +45,7 @@ var textFields = []field{
 	{PausedField, pauseText, setPause},
 	{"weight:", weightText, setWeight},
 	{"shares:", func(s policy.ScopeConfig) string { return formatShares(s.Shares) }, setShares},
+	{"pool:", func(s policy.ScopeConfig) string { return formatPool(s.Pool) }, setPool},
 	{"answers:", FormatAnswers, setAnswers},
 	{"breaker:", func(s policy.ScopeConfig) string { return FormatBreaker(s.Breaker) }, setBreaker},
 }
@@ -118,14 +119,26 @@ func setWeight(s *policy.ScopeConfig, text string) (err error) {
 }
 
 func setShares(s *policy.ScopeConfig, text string) error {
-	s.Shares = nil
-	if text == "" {
-		return nil
-	}
-	p, err := Parse("shares", []byte("limits: {x: {shares: "+text+"}}"))
-	if err == nil {
-		_, limits := p.Limits()
-		s.Shares = limits["x"].Shares
-	}
+	read, err := parseField("shares", text)
+	s.Shares = read.Shares
 	return err
+}
+
+func setPool(s *policy.ScopeConfig, text string) error {
+	read, err := parseField("pool", text)
+	s.Pool = read.Pool
+	return err
+}
+
+// parseField reads the text of one field of a scope, as Fields has it; an empty text is none.
+func parseField(name, text string) (policy.ScopeConfig, error) {
+	if text == "" {
+		return policy.ScopeConfig{}, nil
+	}
+	p, err := Parse(name, []byte("limits: {x: {"+name+": "+text+"}}"))
+	if err != nil {
+		return policy.ScopeConfig{}, err
+	}
+	_, limits := p.Limits()
+	return limits["x"], nil
 }

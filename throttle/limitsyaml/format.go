@@ -71,6 +71,7 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 	put("paused_until", s.PausedUntil.Format(time.RFC3339Nano), !s.PausedUntil.IsZero())
 	put("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0)
 	put("shares", formatShares(s.Shares), len(s.Shares) > 0)
+	put("pool", formatPool(s.Pool), len(s.Pool.Members) > 0)
 	put("answers", FormatAnswers(s), s.Answers != "")
 	put("breaker", FormatBreaker(s.Breaker), s.Breaker != policy.Breaker{})
 	if len(s.Rules) > 0 {
@@ -158,6 +159,39 @@ func formatShare(s policy.Share) string {
 		fields = append(fields, "weight: "+strconv.FormatInt(weight, 10))
 	}
 	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// formatPool returns a pool in its form in limits.yaml: {members: [alice, {name: bob, weight: 2}], affinity: tenant}; empty for none.
+func formatPool(p policy.Pool) string {
+	if len(p.Members) == 0 {
+		return ""
+	}
+	members := make([]string, len(p.Members))
+	for i, m := range p.Members {
+		members[i] = formatMember(m)
+	}
+	text := "{members: [" + strings.Join(members, ", ") + "]"
+	if p.Choose != policy.ChooseSpread && p.Choose != "" {
+		text += ", choose: " + string(p.Choose)
+	}
+	if p.Affinity != policy.AffinityNone {
+		text += ", affinity: " + string(p.Affinity)
+	}
+	return text + "}"
+}
+
+func formatMember(m policy.Member) string {
+	text := ""
+	if m.Weight > defaultWeight {
+		text += ", weight: " + strconv.FormatInt(m.Weight, 10)
+	}
+	if m.Priority != 0 {
+		text += ", priority: " + strconv.FormatInt(m.Priority, 10)
+	}
+	if text == "" {
+		return yamlText(m.Name)
+	}
+	return "{name: " + yamlText(m.Name) + text + "}"
 }
 
 // FormatAnswers returns a scope's answers in their form in limits.yaml: pause, or {cut: 30%, most: 150%}; empty if the scope has

@@ -92,12 +92,15 @@ var words = map[string][]string{
 
 	"answers.dialect":    dialect.Names(),
 	"answers.also.means": {string(upstream.Limited), string(upstream.Failed), string(upstream.Fine)},
+
+	"pool.choose":   {string(ChooseSpread), string(ChooseDrain)},
+	"pool.affinity": {string(AffinityTenant)},
 }
 
 var answerModes = []string{string(AnswersHeed), string(AnswersRefusals), string(AnswersPause), string(AnswersIgnore)}
 
-// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers, and of the long form of
-// answers mode, unit, dialect and also.means. It returns nil for a field that takes other values.
+// Words returns the words that a field of limits.yaml takes: unmatched, algorithm, on_redis_error, answers, of the long form of
+// answers mode, unit, dialect and also.means, and of pool choose and affinity. It returns nil for a field that takes other values.
 func Words(field string) []string { return slices.Clone(words[field]) }
 
 const (
@@ -140,6 +143,9 @@ func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig
 		}
 		child := &tree{ScopeConfig: s, path: strings.TrimPrefix(t.path+"/"+name, "/")}
 		child.Scopes, child.Rules = nil, c.rules(s.Rules, from.under("rules"), at)
+		c.pool(s, from, at, level, t.pooled)
+		child.Pool = s.Pool.withDefaults()
+		child.pooled = t.pooled || hasPool(child)
 		c.scopes(child, from.under("scopes"), s.Scopes, at+".scopes", level+1)
 		c.fields(child, from, at)
 		child.Shares = c.shares(s, from, at, level)

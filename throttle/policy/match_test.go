@@ -122,8 +122,8 @@ func modelMatch(limits map[string]policy.ScopeConfig, s policy.Scope) (bounds []
 			if n.Answers != "" || n.Corrects != (policy.Corrects{}) {
 				says, heeds = n.Corrects, n.Answers.Correct()
 			}
+			matched = matched || len(n.Rules)+len(n.Pool.Members) > 0
 			for _, r := range n.Rules {
-				matched = true
 				if _, known := rules[r.Name]; !known {
 					order = append(order, r.Name)
 				}

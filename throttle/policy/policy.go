@@ -17,6 +17,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle/upstream"
@@ -84,6 +85,9 @@ type ScopeConfig struct {
 	// Shares declares names one level down as classes, at most 100, in place of their weights. A name's own value replaces that
 	// of "*".
 	Shares map[string]Share
+	// Pool has members, of which one is chosen for each task below this level. A name's own value replaces that of "*". Defaults to
+	// none.
+	Pool Pool
 	// Answers is how an API's answers affect this level and those below it. If a level itself sets AnswersHeed or
 	// AnswersRefusals, answers to calls of the scopes below it correct its rules too. Defaults to that of the level above, and to
 	// AnswersHeed.
@@ -113,6 +117,7 @@ type tree struct {
 	path   string // payments/*/refunds
 	reader upstream.Reader
 	weighs bool  // names right below have weights
+	pooled bool  // a pool stands here or above
 	every  *tree // the "*" of scopes, which every path passes through
 	scopes map[string]*tree
 }
@@ -192,7 +197,8 @@ func window(provider string, limit int64, per time.Duration) *Policy {
 // A paused level has PausedRule before its other rules, even if the pause has ended by now: see MatchedRule.Until.
 //
 // If a scope matches no rule, the error is an *UnmatchedError; under UnmatchedAllow there is no rule and no error. A scope whose
-// rules were all removed counts as matched: it has no rule, and no error in either case. Match costs one map look-up for each
+// rules were all removed counts as matched: it has no rule, and no error in either case. So does a scope of a pool, whose members have
+// rules of their own: see PoolOf. Match costs one map look-up for each
 // node that covers a level, whatever the size of the policy, and allocates the answer.
 func (p *Policy) Match(s Scope) ([]MatchedRule, error) {
 	return p.MatchAt(s, time.Time{})
@@ -244,7 +250,7 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched b
 	a := answering{tree: defaultAnswers}
 	for level := s.below(Scope{}); level != (Scope{}) && len(layers) > 0; level = s.below(level) {
 		layers, next = under(next[:0], layers, level.last()), layers
-		matched = matched || lastWith(layers, func(t *tree) bool { return len(t.Rules) > 0 }) != nil
+		matched = matched || lastWith(layers, func(t *tree) bool { return len(t.Rules) > 0 || hasPool(t) }) != nil
 		first := len(bounds)
 		bounds = fold(bounds, layers, level)
 		a = a.under(layers)
@@ -330,11 +336,16 @@ func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 }
 
 // under appends the trees of the level below layers, lowest precedence first: those that every name inherits, then those of this
-// name.
+// name. A member of a pool inherits those of all members.
 func under(dst, layers []*tree, name string) []*tree {
+	isMember := strings.HasPrefix(name, memberMark) && lastWith(layers, hasPool) != nil
 	for _, layer := range layers {
-		if layer.every != nil {
-			dst = append(dst, layer.every)
+		every := layer.every
+		if isMember {
+			every = layer.scopes[anyMember]
+		}
+		if every != nil {
+			dst = append(dst, every)
 		}
 	}
 	for _, layer := range layers {
@@ -388,6 +399,7 @@ func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 func (t *tree) config() ScopeConfig {
 	s := t.ScopeConfig
 	s.Rules, s.Apps, s.Hosts, s.Shares = slices.Clone(s.Rules), slices.Clone(s.Apps), slices.Clone(s.Hosts), maps.Clone(s.Shares)
+	s.Pool.Members = slices.Clone(s.Pool.Members)
 	s.Scopes = map[string]ScopeConfig{}
 	if t.every != nil {
 		s.Scopes[anyName] = t.every.config()

@@ -1,0 +1,191 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/diag"
+)
+
+// Pool is a set of members, such as API keys, each with limits of its own: a task below the pool's level starts when the rules of
+// its path and those of one member admit it, and is charged to that member. The zero Pool is none. Source: docs/pools.md
+type Pool struct {
+	// Members are at least 1 and at most 100.
+	Members []Member
+	// Choose is how one of the members with room is chosen. Defaults to ChooseSpread.
+	Choose Choose
+	// Affinity is what keeps to the same member while that has room. Defaults to AffinityNone. It needs ChooseSpread.
+	Affinity Affinity
+}
+
+// Member is a member of a pool.
+type Member struct {
+	// Name is its alias, never a secret. Its rules are those of the scope "@" + Name below the pool's level, without what "*" says
+	// there; "@*" is any member. A name "team/key1" is the scope @team/key1, so members can share the rules of @team.
+	Name string
+	// Weight divides the starts among members with room, in proportion, 1 to 1000; to about a percent. Defaults to 1. It needs
+	// ChooseSpread.
+	Weight int64
+	// Priority goes first where it is higher, -100 to 100: others start only what finds no room there. Defaults to 0.
+	Priority int64
+}
+
+// Choose is how a pool chooses among members with room.
+type Choose string
+
+// The ways to choose a member.
+const (
+	// ChooseSpread spreads starts over the members, by their weights.
+	ChooseSpread Choose = "spread"
+	// ChooseDrain takes the first member in the list that has room.
+	ChooseDrain Choose = "drain"
+)
+
+// Affinity is what keeps to one member of a pool.
+type Affinity string
+
+// What can keep to one member of a pool.
+const (
+	AffinityNone Affinity = ""
+	// AffinityTenant has tasks of the same name right below the pool's level use the same member while it has room.
+	AffinityTenant Affinity = "tenant"
+)
+
+const (
+	memberMark   = "@" // begins the name of a member's scope
+	anyMember    = memberMark + anyName
+	mostPriority = 100
+)
+
+func hasPool(t *tree) bool { return len(t.Pool.Members) > 0 }
+
+// MemberScope returns the scope of a member of the pool at a level, without a check.
+func MemberScope(level Scope, member string) Scope {
+	return Scope{level.text + "/" + memberMark + member}
+}
+
+// PoolOf returns the pool on a scope's path, and its level; the zero Pool for none. If there are several, the outermost counts. A scope
+// at or below a member's has none: it spends from that member. Costs as much as Match.
+func (p *Policy) PoolOf(s Scope) (level Scope, pool Pool) {
+	inside := false
+	p.visit(s, func(at Scope, layers []*tree) {
+		if inside && level != (Scope{}) && level == at.Prefix(at.Len()-1) && strings.HasPrefix(at.last(), memberMark) {
+			pool = Pool{}
+		}
+		if t := lastWith(layers, hasPool); t != nil && !inside {
+			level, pool, inside = at, t.Pool, true
+		}
+	})
+	if len(pool.Members) == 0 {
+		return Scope{}, pool
+	}
+	return level, pool
+}
+
+// MatchMember returns the rules of a member of the pool at a level, outermost first, without those of that level and above it, and
+// without pauses that have ended at a time. Costs as much as Match.
+func (p *Policy) MatchMember(level Scope, member string, at time.Time) []MatchedRule {
+	bounds, _ := p.resolve(MemberScope(level, member), at)
+	return slices.DeleteFunc(bounds, func(b MatchedRule) bool { return b.Scope.Len() <= level.Len() })
+}
+
+// pool checks the pool of a scope, and that the scopes of members are those of members. above is whether a pool stands above it.
+func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, above bool) {
+	pool, source, at := s.Pool, scope.under("pool"), path+".pool"
+	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != ""
+	switch {
+	case !isSet:
+		return
+	case above:
+		c.add(source.place(), at, "pool stands below another pool; keep one of the two")
+	case len(pool.Members) == 0:
+		if source == nil { // else its reader has said so
+			c.add(source.place(), at, "pool has no members; name one, or remove the pool")
+		}
+	case len(pool.Members) > maxNames:
+		c.add(source.under("members").item(maxNames).place(), at+".members", "members are %d; the most is %d", len(pool.Members), maxNames)
+	}
+	c.word(source.field("choose", string(pool.Choose), pool.Choose != ""), at+".choose", "pool.choose")
+	affinity := source.field("affinity", string(pool.Affinity), pool.Affinity != "")
+	c.word(affinity, at+".affinity", "pool.affinity")
+	if affinity.good() && pool.Choose == ChooseDrain {
+		c.add(affinity.at, at+".affinity", "affinity stands with choose: drain, which takes the same member for all; remove one of the two")
+	}
+	for i, m := range pool.Members[:min(len(pool.Members), maxNames)] {
+		c.member(pool, i, m, source.under("members").item(i), at+".members["+strconv.Itoa(i)+"]", level)
+	}
+	for name := range s.Scopes {
+		c.memberScope(pool, name, scope.under("scopes").under(name), diag.PathTo(path+".scopes", name))
+	}
+}
+
+// member checks one member.
+func (c *checker) member(pool Pool, i int, m Member, from *Source, path string, level int) {
+	if from != nil && from.Bad {
+		return
+	}
+	reason := ""
+	for name := range strings.SplitSeq(m.Name, "/") {
+		if reason = diag.NameReason(name); reason == "" && name == anyName {
+			reason = `is no name that a member can have; "@*" of scopes has the rules of all members`
+		}
+		if reason != "" {
+			break
+		}
+	}
+	switch {
+	case reason != "":
+	case strings.HasPrefix(m.Name, memberMark):
+		reason = `begins with "@", as its scope does; write the alias alone`
+	case level+strings.Count(m.Name, "/")+1 > maxLevels:
+		reason = "stands below level " + strconv.Itoa(maxLevels) + ", the last that has names"
+	case slices.ContainsFunc(pool.Members[:i], func(o Member) bool { return o.Name == m.Name }):
+		reason = "is there already; keep one of the two"
+	}
+	if reason != "" {
+		c.add(from.place(), path, "member %s %s", quote(m.Name), reason)
+	}
+	if weight := from.field("weight", "", m.Weight != 0); weight.good() && pool.Choose == ChooseDrain {
+		c.add(weight.at, path+".weight", "weight stands with choose: drain, which heeds none; write a priority, or remove it")
+	}
+	c.weight(m.Weight, from, path)
+	priority := from.field("priority", strconv.FormatInt(m.Priority, 10), m.Priority != 0)
+	if priority.good() && (m.Priority < -mostPriority || m.Priority > mostPriority) {
+		c.add(priority.at, path+".priority", "priority is %s; it must be -%d to %d", priority.text, mostPriority, mostPriority)
+	}
+}
+
+// memberScope checks that a scope right below a pool is no misspelt member's.
+func (c *checker) memberScope(pool Pool, name string, from *Source, path string) {
+	alias, is := strings.CutPrefix(name, memberMark)
+	if !is || name == anyMember {
+		return
+	}
+	var first []string
+	for _, m := range pool.Members {
+		outer, _, _ := strings.Cut(m.Name, "/")
+		first = append(first, outer)
+	}
+	if !slices.Contains(first, alias) {
+		c.add(from.place(), path, "%s is no member of the pool; %s", quote(name), diag.Meant(alias, first))
+	}
+}
+
+// withDefaults returns a pool with its defaults written out.
+func (p Pool) withDefaults() Pool {
+	if len(p.Members) == 0 {
+		return Pool{}
+	}
+	p.Members = slices.Clone(p.Members)
+	if p.Choose == "" {
+		p.Choose = ChooseSpread
+	}
+	for i := range p.Members {
+		if p.Choose == ChooseSpread {
+			p.Members[i].Weight = max(p.Members[i].Weight, defaultShare)
+		}
+	}
+	return p
+}
