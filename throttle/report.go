@@ -117,7 +117,7 @@ func (l *Limiter) ReportCall(ctx context.Context, g Grant, failed bool) (CallRes
 	if g.Zero() || g.local || g.plan == nil {
 		return CallResult{}, nil
 	}
-	p, err := l.plan(g.scope)
+	p, err := l.planOf(g)
 	if err != nil {
 		return CallResult{}, nil //nolint:nilerr // a scope that no rule counts any more
 	}
@@ -138,8 +138,9 @@ func (l *Limiter) OpenBreaker(ctx context.Context, scope string) error {
 	return l.reports.OpenBreaker(ctx, p.Scope)
 }
 
-// CloseBreaker closes the breaker of a scope by hand. Its rules count a tenth of their limits at first, as after a probe. Costs one
-// round trip. Its errors are those of Report.
+// CloseBreaker closes the breaker of a scope by hand, and ends a pause that an API has asked for at its level, such as the quarantine
+// of a pool's member. After a breaker, its rules count a tenth of their limits at first, as after a probe. Costs one round trip. Its
+// errors are those of Report.
 func (l *Limiter) CloseBreaker(ctx context.Context, scope string) error {
 	p, err := l.plan(scope)
 	if err != nil {

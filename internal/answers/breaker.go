@@ -199,10 +199,13 @@ func (r *Reporter) OpenBreaker(ctx context.Context, s *wire.Scope) error {
 
 // CloseBreaker is throttle.Limiter.CloseBreaker.
 func (r *Reporter) CloseBreaker(ctx context.Context, s *wire.Scope) error {
-	noted, err := r.send(ctx, s, append([]wire.Word{{Verb: "close", Name: s.Path}}, r.ramp(s, s.Path, 0, 0)...))
-	if err == nil && noted[0].Changed {
-		r.forgetPause(s)
-		r.closed(ctx, s, s.Path, noted[0])
+	noted, err := r.send(ctx, s, append([]wire.Word{{Verb: "lift", Name: s.Path}, {Verb: "close", Name: s.Path}}, r.ramp(s, s.Path, 0, 0)...))
+	if err != nil {
+		return err
 	}
-	return err
+	r.forgetPause(s)
+	if noted[1].Changed {
+		r.closed(ctx, s, s.Path, noted[1])
+	}
+	return nil
 }

@@ -27,6 +27,8 @@ type Member struct {
 	Key    string               // its name as scripts have it: escaped
 	Rules  []policy.MatchedRule // those that apply now, at its own levels, in the order of the text
 	Paused []int                // the indexes of the pauses among them
+	// Breakers are those of its own levels, outermost first.
+	Breakers []policy.MatchedBreaker
 
 	shape int64
 }
@@ -71,6 +73,7 @@ func (s *Scope) With(m *Member) *Scope {
 	for _, i := range m.Paused {
 		out.Paused = append(out.Paused, len(s.Rules)+i)
 	}
+	out.Breakers = append(slices.Clip(s.Breakers), m.Breakers...)
 	return &out
 }
 

@@ -154,6 +154,10 @@ func (s *Scopes) pool(p *policy.Policy, compiler Compiler, scope policy.Scope, a
 		return known
 	}
 	pool := compiler.CompilePool(level, of, func(member string) []policy.MatchedRule { return p.MatchMember(level, member, at) }, at)
+	for i := range pool.Members {
+		m := &pool.Members[i]
+		m.Breakers = slices.DeleteFunc(p.Breakers(policy.MemberScope(level, m.Name)), func(b policy.MatchedBreaker) bool { return b.Scope.Len() <= level.Len() })
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.pools) >= maxPools {

@@ -62,6 +62,7 @@ func pool(random *rand.Rand) policy.Pool {
 	if p.Choose != policy.ChooseDrain {
 		p.Affinity = pick(random, policy.AffinityNone, policy.AffinityTenant)
 	}
+	p.Quarantine = pick(random, 0, time.Minute, 90*time.Minute)
 	return p
 }
 

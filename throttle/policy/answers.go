@@ -237,8 +237,15 @@ func (p *Policy) Refusals(s Scope) Refusals { return p.answering(s).Refusals.Wit
 // no level names it. A value at a level replaces all values above it as a whole.
 func (p *Policy) ResetUnit(s Scope) time.Duration { return p.Reader(s).ResetUnit }
 
-// Reader returns what reads the answers to a scope's calls.
-func (p *Policy) Reader(s Scope) upstream.Reader { return p.answering(s).reader }
+// Reader returns what reads the answers to a scope's calls. Those to calls of a pool's member may say that its key is not accepted, or
+// has no credit: if no table of the scope says what they mean, the member is in quarantine.
+func (p *Policy) Reader(s Scope) upstream.Reader {
+	r := p.answering(s).reader
+	if _, pool, is := p.poolAbove(s); is {
+		r.Tables = append(slices.Clip(r.Tables), pool.quarantine())
+	}
+	return r
+}
 
 // WaitsFor returns which scope waits for a refused call of a scope, and the rule that the answer names, if it names one of the
 // policy: where the answer says (Hint.Where), else where Reasons have one of its names, else at the level of the rule that has one
@@ -267,6 +274,9 @@ func (p *Policy) levelOf(s Scope, where string) Scope {
 	case "", upstream.ScopeHere:
 		return s
 	case upstream.ScopeTop:
+		if pool, _, is := p.poolAbove(s); is { // each member has an account of its own, or shares it with those beside it
+			return s.Prefix(pool.Len() + 1)
+		}
 		levels = strings.Split(p.answering(s).path, "/")
 	}
 	if len(levels) > len(names) || levels[0] == "" {

@@ -1,12 +1,16 @@
 package policy
 
 import (
+	"cmp"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/duration"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Pool is a set of members, such as API keys, each with limits of its own: a task below the pool's level starts when the rules of
@@ -18,6 +22,9 @@ type Pool struct {
 	Choose Choose
 	// Affinity is what keeps to the same member while that has room. Defaults to AffinityNone. It needs ChooseSpread.
 	Affinity Affinity
+	// Quarantine is how long a member gets no calls after an answer that its key is not accepted or has no credit (401, 402), 1 minute
+	// to 24 hours; then one call tries it, and others follow if that is accepted. Defaults to an hour.
+	Quarantine time.Duration
 }
 
 // Member is a member of a pool.
@@ -57,6 +64,8 @@ const (
 	memberMark   = "@" // begins the name of a member's scope
 	anyMember    = memberMark + anyName
 	mostPriority = 100
+
+	usualQuarantine, leastQuarantine, mostQuarantine = time.Hour, time.Minute, 24 * time.Hour
 )
 
 func hasPool(t *tree) bool { return len(t.Pool.Members) > 0 }
@@ -69,19 +78,31 @@ func MemberScope(level Scope, member string) Scope {
 // PoolOf returns the pool on a scope's path, and its level; the zero Pool for none. If there are several, the outermost counts. A scope
 // at or below a member's has none: it spends from that member. Costs as much as Match.
 func (p *Policy) PoolOf(s Scope) (level Scope, pool Pool) {
-	inside := false
+	if level, pool, member := p.poolAbove(s); !member {
+		return level, pool
+	}
+	return Scope{}, Pool{}
+}
+
+// poolAbove returns the outermost pool on a scope's path, and whether the scope is at or below a member of it.
+func (p *Policy) poolAbove(s Scope) (level Scope, pool Pool, member bool) {
 	p.visit(s, func(at Scope, layers []*tree) {
-		if inside && level != (Scope{}) && level == at.Prefix(at.Len()-1) && strings.HasPrefix(at.last(), memberMark) {
-			pool = Pool{}
-		}
-		if t := lastWith(layers, hasPool); t != nil && !inside {
-			level, pool, inside = at, t.Pool, true
+		if len(pool.Members) > 0 {
+			member = member || level == at.Prefix(at.Len()-1) && strings.HasPrefix(at.last(), memberMark)
+		} else if t := lastWith(layers, hasPool); t != nil {
+			level, pool = at, t.Pool
 		}
 	})
-	if len(pool.Members) == 0 {
-		return Scope{}, pool
-	}
-	return level, pool
+	return level, pool, member
+}
+
+// quarantine returns what the answers mean by which an API turns a member of the pool away. A 403 may be about the call alone.
+func (p Pool) quarantine() *upstream.Table {
+	wait := cmp.Or(p.Quarantine, usualQuarantine)
+	return &upstream.Table{Cases: []upstream.Case{
+		{Status: http.StatusUnauthorized, Wait: wait, Scope: upstream.ScopeHere},
+		{Status: http.StatusPaymentRequired, Wait: wait, Scope: upstream.ScopeHere},
+	}}
 }
 
 // MatchMember returns the rules of a member of the pool at a level, outermost first, without those of that level and above it, and
@@ -94,7 +115,7 @@ func (p *Policy) MatchMember(level Scope, member string, at time.Time) []Matched
 // pool checks the pool of a scope, and that the scopes of members are those of members. above is whether a pool stands above it.
 func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, above bool) {
 	pool, source, at := s.Pool, scope.under("pool"), path+".pool"
-	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != ""
+	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != "" || pool.Quarantine != 0
 	switch {
 	case !isSet:
 		return
@@ -112,6 +133,10 @@ func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, abo
 	c.word(affinity, at+".affinity", "pool.affinity")
 	if affinity.good() && pool.Choose == ChooseDrain {
 		c.add(affinity.at, at+".affinity", "affinity stands with choose: drain, which takes the same member for all; remove one of the two")
+	}
+	wait := source.field("quarantine", duration.Format(pool.Quarantine), pool.Quarantine != 0)
+	if wait.good() && (pool.Quarantine < leastQuarantine || pool.Quarantine > mostQuarantine) {
+		c.add(wait.at, at+".quarantine", "quarantine is %s; it must be %s to %s", wait.text, duration.Format(leastQuarantine), duration.Format(mostQuarantine))
 	}
 	for i, m := range pool.Members[:min(len(pool.Members), maxNames)] {
 		c.member(pool, i, m, source.under("members").item(i), at+".members["+strconv.Itoa(i)+"]", level)

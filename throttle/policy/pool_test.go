@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 const poolText = `
@@ -140,6 +141,44 @@ func TestPoolRoundTrip(t *testing.T) {
 		}
 		if got, _ := limitsyaml.Field(s, "pool:"); got != want {
 			t.Errorf("%s is set as %s", want, got)
+		}
+	}
+}
+
+// docs/pools.md: a 401 or 402 to a call with a member's key puts the member in quarantine, and a 403 does not; `also` may say otherwise.
+// What holds for the whole account holds for the member, or for those that share one.
+func TestQuarantine(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, poolText)
+	short := mustParse(t, strings.Replace(poolText, "affinity: tenant}", "quarantine: 5m}\n    answers: {also: [{status: 402, means: fine}]}", 1))
+	for _, test := range []struct {
+		of     *policy.Policy
+		scope  string
+		status int
+		pause  time.Duration
+	}{
+		{p, "github/@alice", 401, time.Hour},
+		{p, "github/@team/one", 402, time.Hour},
+		{p, "github/@alice", 403, 0},
+		{p, "github/acme", 401, 0},
+		{p, "other", 402, 0},
+		{short, "github/@alice", 401, 5 * time.Minute},
+		{short, "github/@alice", 402, 0},
+	} {
+		hint := test.of.Reader(mustScope(t, test.scope)).Read(test.status, nil, time.Time{})
+		if hint.Pause != test.pause || hint.Limited != (test.pause > 0) {
+			t.Errorf("a %d to a call of %s: %+v, want a pause of %s", test.status, test.scope, hint, test.pause)
+		}
+	}
+	for scope, want := range map[string]string{"github/@team/one": "github/@team", "github/@alice": "github/@alice", "github/acme": "github/acme"} {
+		if waits, _, _ := p.WaitsFor(mustScope(t, scope), upstream.Hint{Where: upstream.ScopeTop}); waits.String() != want {
+			t.Errorf("of the account of %s, %s waits, want %s", scope, waits, want)
+		}
+	}
+	for text, want := range map[string]string{"59s": "quarantine is 59s; it must be 1m to 24h", "25h": "quarantine is 25h; it must be 1m to 24h"} {
+		_, err := limitsyaml.Parse("f", []byte("limits: {p: {pool: {members: [a], quarantine: "+text+"}}}"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("quarantine %s: %v, want %q", text, err, want)
 		}
 	}
 }
