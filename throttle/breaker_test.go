@@ -239,7 +239,7 @@ func TestBreakerByHand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreakBubble(t, "{of: 4, wait: 10s, retry: false}")
-		noError(t, b.here.OpenBreaker(t.Context(), "p/a"))
+		noError(t, b.here.OpenBreaker(t.Context(), "p/a", 0))
 		if is := b.open(); is == nil || is.Failures != 0 || b.starts("p/a") > 0 || b.starts("p/b") != 100 {
 			t.Errorf("%+v", is)
 		}
@@ -247,7 +247,7 @@ func TestBreakerByHand(t *testing.T) {
 		if n := b.starts("p/a"); n != 10 || b.open() != nil {
 			t.Errorf("%d calls start", n)
 		}
-		noError(t, b.here.OpenBreaker(t.Context(), "p/a"))
+		noError(t, b.here.OpenBreaker(t.Context(), "p/a", 0))
 		noError(t, b.here.ResetUpstream(t.Context(), "p/a"))
 		if pass(2 * time.Second); b.starts("p/a") != 100 {
 			t.Error("a reset does not close it at once")
@@ -300,7 +300,7 @@ func TestBreakerOfWaiters(t *testing.T) {
 	t.Parallel()
 	pol := parsedPolicy(t, `limits: {p: {breaker: {of: 2, probe: 2, wait: 10s}, rules: [{name: r, algorithm: token-bucket, limit: 1000, per: 1s, burst: 1000}]}}`)
 	onBoth(t, Config{}, pol, func(b *bench) {
-		noError(b.t, b.OpenBreaker(context.Background(), "p"))
+		noError(b.t, b.OpenBreaker(context.Background(), "p", 0))
 		b.queued("p", "a", "b", "c", "d", "e")
 		if got := b.dispatched(0); len(got) > 0 {
 			b.t.Fatalf("while it is open: %+v", got)

@@ -128,15 +128,22 @@ func (l *Limiter) ReportCall(ctx context.Context, g Grant, failed bool) (CallRes
 	return l.reports.Called(ctx, call)
 }
 
-// OpenBreaker opens the breaker of a scope by hand, for its wait, also if the policy has none there. One that is open waits anew.
-// Costs two round trips. Its errors are those of Report.
-func (l *Limiter) OpenBreaker(ctx context.Context, scope string) error {
+// OpenBreaker opens the breaker of a scope by hand. Its first probe goes after the given time, at most LongestOpen, or after the
+// breaker's own wait if that is 0. One that is open waits anew. Costs two round trips. The error wraps policy.ErrNoBreaker if the policy has
+// none at the scope's own level; other errors are those of Report.
+func (l *Limiter) OpenBreaker(ctx context.Context, scope string, wait time.Duration) error {
 	p, err := l.plan(scope)
 	if err != nil {
 		return err
 	}
-	return l.reports.OpenBreaker(ctx, p.Scope)
+	if _, err := l.Policy().BreakerAt(p.Scope.Scope); err != nil {
+		return err
+	}
+	return l.reports.OpenBreaker(ctx, p.Scope, min(wait, LongestOpen))
 }
+
+// LongestOpen is how long a breaker that was opened by hand waits at most before its first probe. Pause a scope for longer.
+const LongestOpen = 24 * time.Hour
 
 // CloseBreaker closes the breaker of a scope by hand, and ends a pause that an API has asked for at its level, such as the quarantine
 // of a pool's member. After a breaker, its rules count a tenth of their limits at first, as after a probe. Costs one round trip. Its

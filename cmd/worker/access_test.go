@@ -92,6 +92,7 @@ limits:
       - {name: day, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
     scopes:
       "*":
+        breaker: {of: 1000}
         rules:
           - {name: tenant, algorithm: token-bucket, limit: 20, per: 1s, burst: 5, on_redis_error: share}
           - {name: hour, algorithm: fixed-window, limit: 1000, per: 1h}
@@ -281,6 +282,7 @@ func (l *limited) everyVerb() {
 		"list", "export", "history", "show payments/acme", "show payments/*", "reset payments/acme",
 		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
 		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
+		"open payments/acme -for 1h", "close payments/acme",
 	} {
 		l.run(0, strings.Fields(words)...)
 		ran[strings.Fields(words)[0]] = true

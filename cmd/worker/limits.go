@@ -108,6 +108,12 @@ answers={most: 150%}), and its breaker (breaker={failures: 50%}). KEY= removes i
 	pause.Long = "Lets no task of SCOPE or below it start. They wait in their order. payments/* pauses each\nname under payments."
 	resume := l.change("resume SCOPE", "End the pause of SCOPE", 1, 1, of(control.VerbResume))
 	resume.Long = "Ends the pause of SCOPE. resume payments/acme also exempts it from a pause of\npayments/*, and not from a pause of payments."
+	opening := l.change("open SCOPE", "Open the breaker of SCOPE: nothing starts there but probes, after a time", 1, 1, of(control.VerbOpen))
+	opening.Long = `Opens the breaker of SCOPE, as if its calls failed. After -for, or after the wait that the
+limits have, tasks go as probes, and the first that succeeds closes it. payments/* is no
+SCOPE: each name has a breaker of its own.`
+	closing := l.change("close SCOPE", "Close the breaker of SCOPE: its limits count a tenth at first", 1, 1, of(control.VerbClose))
+	cli.DurationVar(opening.Flags(), &l.edit.For, "for", 0, "after how long the first probe goes, 24h at most. Default: the wait of the breaker")
 	drain := &cobra.Command{Use: "drain SCOPE", Short: "Pause, then wait until no task of SCOPE runs", Args: cli.Args(1, 1), RunE: l.bounded(l.online(l.drain))}
 	cli.DurationVar(drain.Flags(), &l.timeout, "timeout", 0, "how long to wait. The pause stays. Default: no bound")
 	for _, c := range []*cobra.Command{set, remove, pause, drain} {
@@ -116,7 +122,7 @@ answers={most: 150%}), and its breaker (breaker={failures: 50%}). KEY= removes i
 	for _, c := range []*cobra.Command{set, assign, pause, drain} {
 		c.Flags().BoolVar(&l.edit.Force, "force", false, "also if the limits have no SCOPE")
 	}
-	return []*cobra.Command{set, assign, remove, unset, importing, rollback, reset, pause, resume, drain}
+	return []*cobra.Command{set, assign, remove, unset, importing, rollback, reset, pause, resume, opening, closing, drain}
 }
 
 // of returns what reads the words of a verb that takes a scope and a rule, or less.
@@ -208,6 +214,9 @@ func (l *limitsCommand) apply(ctx context.Context, c control.Change) error {
 		for _, r := range done.Version.Resets {
 			l.out.Print(resetReport{r.Scope, r.Rule, true, r.Unit, r.Used, done.Version.Number}, resetLine(r))
 		}
+	case done.Version.Breaker != "":
+		v := done.Version
+		l.out.Print(versionReportOf(v, nil), fmt.Sprintf("version %d by %s: %s", v.Number, author(v.By, v.User), cli.Quote(v.Change))+reasonText(v.Reason))
 	default:
 		l.printMade(ctx, done)
 	}

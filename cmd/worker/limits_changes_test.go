@@ -50,6 +50,25 @@ func TestLimitsDryRun(t *testing.T) {
 	want(t, l.objects("history")[1], map[string]any{"change": "pause payments", "via": "cli"})
 }
 
+// docs/breaker.md, "By hand": "worker limits open" and "close", and what they say where there is nothing to open or close.
+func TestLimitsBreaker(t *testing.T) {
+	t.Parallel()
+	l := newLimited(t)
+	l.says(1, "open payments/acme", "payments/acme has no breaker of its own", "try: worker limits pause; or give it a breaker: worker limits assign")
+	l.run(0, "assign", "payments/*", "breaker={wait: 20s}", "-as", "anna")
+	l.says(1, "open payments/acme/refunds", "payments/acme/refunds has no breaker of its own; that of payments/acme stops it too")
+	l.says(1, "open payments/*", `scope "payments/*": name 2 is "*", which stands for every name`)
+	l.says(1, "close payments/acme", "it is so already")
+	l.says(2, "open payments/acme -for 0s", "-for 0s is not above 0")
+	l.says(0, "open payments/acme -dry-run", "no task waits there")
+	l.says(0, "open payments/acme -for 1h -as bert -reason broken", "version 3 by bert (user default): open payments/acme for 1h0m0s, reason \"broken\"")
+	i := &inspected{t: t, url: l.url}
+	i.says(0, "scope payments/acme/refunds", "breaker    payments/acme, open since 20", "next probe in ", "m")
+	want(t, l.objects("close", "payments/acme")[0], map[string]any{"version": 4.0, "change": "close payments/acme", "reach": nil})
+	i.says(0, "scope payments/acme/refunds", "!open since", "tenant of payments/acme")
+	l.says(0, "history", "bert (user default) via cli  open payments/acme for 1h0m0s")
+}
+
 // docs/limits.md: "history prints what each version has changed", in text and as objects.
 func TestHistorySaysWhatChanged(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func TestUsageErrors(t *testing.T) {
 	const tokens, secrets = tokenVariable + "=0123456789abcdef ", secretVariable + "=0123456789abcdef-of-the-test "
 	for line, want := range map[string][]string{
 		"-x":                                         {"worker: unknown flag -x", "try: worker -h"},
-		"limits":                                     {"no command given: assign, check, diff"},
+		"limits":                                     {"no command given: assign, check, close, diff"},
 		"limits list -as anna":                       {"unknown flag -as"},
 		"limits resume p -for 1h":                    {"unknown flag -for"},
 		"limits drain p -timeout 0s":                 {"-timeout 0s is not above 0"},

@@ -114,6 +114,8 @@ func explain(ctx context.Context, err error, url string) error {
 	case errors.Is(err, policystore.ErrNotPermitted):
 		return &cli.Error{What: "the user of Redis at " + cli.RedisName(url) + " may not change limits; nothing was changed",
 			Try: "a -redis URL with a user that may; docs/operations.md has its ACL rule", Err: err}
+	case errors.Is(err, policy.ErrNoBreaker):
+		return &cli.Error{What: plainly(err), Try: "worker limits pause; or give it a breaker: worker limits assign payments/acme breaker='{failures: 50%}'", Err: err}
 	case errors.Is(err, policystore.ErrUnchanged):
 		return &cli.Error{What: plainly(err), Err: err}
 	}

@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -184,13 +185,10 @@ func (r *Reporter) isOpen(s *wire.Scope) (out CallResult) {
 }
 
 // OpenBreaker is throttle.Limiter.OpenBreaker.
-func (r *Reporter) OpenBreaker(ctx context.Context, s *wire.Scope) error {
-	b := policy.Breaker{Shadow: true}
-	if own, is := breakerAt(s, s.Path); is {
-		b = own.Breaker
-	}
-	b = b.WithDefaults()
-	noted, err := r.send(ctx, s, []wire.Word{{Verb: "trip", Name: s.Path, Numbers: [5]int64{b.Probe, b.Wait.Microseconds()}}})
+func (r *Reporter) OpenBreaker(ctx context.Context, s *wire.Scope, wait time.Duration) error {
+	own, _ := breakerAt(s, s.Path)
+	numbers := [5]int64{own.Breaker.Probe, cmp.Or(wait, own.Breaker.Wait).Microseconds()}
+	noted, err := r.send(ctx, s, []wire.Word{{Verb: "trip", Name: s.Path, Numbers: numbers}})
 	if err == nil && noted[0].Changed {
 		r.opened(ctx, s, s.Path, noted[0], false)
 	}

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -141,4 +143,20 @@ func (p *Policy) Breakers(s Scope) (some []MatchedBreaker) {
 		some = append(some, MatchedBreaker{Breaker: t.Breaker, Scope: level, Pattern: t.path})
 	})
 	return some
+}
+
+// ErrNoBreaker is wrapped by the error for a scope at whose own level no breaker counts.
+var ErrNoBreaker = errors.New("no breaker of its own")
+
+// BreakerAt returns the breaker at the level of a scope itself. The error wraps ErrNoBreaker.
+func (p *Policy) BreakerAt(s Scope) (MatchedBreaker, error) {
+	all := p.Breakers(s)
+	switch n := len(all); {
+	case n == 0:
+		return MatchedBreaker{}, fmt.Errorf("%s has %w", s, ErrNoBreaker)
+	case all[n-1].Scope != s:
+		return MatchedBreaker{}, fmt.Errorf("%s has %w; that of %s stops it too", s, ErrNoBreaker, all[n-1].Scope)
+	default:
+		return all[n-1], nil
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -189,6 +190,55 @@ func TestResetWithoutATrace(t *testing.T) {
 	_, err := s.Reset(t.Context(), anna, l, "payments", "")
 	if err == nil || !strings.Contains(err.Error(), "payments was reset (account: 3 requests, day: 40 tokens), and the history does not have it") || !errors.Is(err, throttle.ErrUnavailable) {
 		t.Error(err)
+	}
+}
+
+// docs/breaker.md, "By hand": what opens or closes a breaker is a version, with its author and for how long, and changes no rule. What is
+// refused changes nothing.
+func TestBreakerIsAVersion(t *testing.T) {
+	t.Parallel()
+	server := redistest.NewServer(t)
+	rdb := server.Client(t)
+	pol := policyOf(t, `{limits: {p: {breaker: {wait: 1m}, rules: [{name: r, algorithm: sliding-window, limit: 9, per: 1s}], scopes: {"*": {}}}}}`)
+	s := New(rdb, Config{})
+	_, _, err := s.PublishFile(t.Context(), "worker one", pol, false)
+	must(t, err)
+	l, err := throttle.New(rdb, pol, throttle.Config{})
+	must(t, err)
+	open := func(s *Store, e Edit, scope string) error { return second(s.OpenBreaker(t.Context(), e, l, scope)) }
+	hour := Edit{By: "anna", For: time.Hour, Reason: "it melts"}
+	must(t, open(s, hour, "p"))
+	state, err := l.UpstreamState(t.Context(), "p/a")
+	if err != nil || len(state.Breakers) != 1 || state.Breakers[0].Next.Sub(state.Breakers[0].Since) != time.Hour {
+		t.Errorf("%+v, %v", state, err)
+	}
+	must(t, second(s.CloseBreaker(t.Context(), anna, l, "p")))
+	history := historyOf(t, s)
+	if v := history[1]; v.Change != "open p for 1h0m0s" || v.Breaker != "p" || v.By != "anna" || v.Reason != "it melts" {
+		t.Errorf("%+v", v)
+	}
+	if v := history[2]; v.Change != "close p" || v.Breaker != "p" || changesOf(t, s)[2]+changesOf(t, s)[3] != "" {
+		t.Errorf("%+v", v)
+	}
+	reader := New(server.User(t, nil, "@all", "%R~hw:limits*"), Config{})
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"closed":          {second(s.CloseBreaker(t.Context(), anna, l, "p")), ErrUnchanged.Error()},
+		"above":           {open(s, anna, "p/a"), "p/a has no breaker of its own; that of p stops it too"},
+		"a pattern":       {open(s, anna, "p/*"), `throttle: scope "p/*": name 2 is "*", which stands for every name`},
+		"none":            {open(s, anna, "other"), "other has no breaker of its own"},
+		"too long":        {open(s, Edit{By: "anna", For: 25 * time.Hour}, "p"), "policystore: a breaker opens for 24h at most; pause the scope for longer"},
+		"another version": {open(s, Edit{By: "anna", IfVersion: 9}, "p"), "policystore: meant for version 9, and the limits are at version 3"},
+		"no permission":   {open(reader, anna, "p"), ErrNotPermitted.Error()},
+	} {
+		if c.err == nil || !strings.HasPrefix(c.err.Error(), c.want) {
+			t.Errorf("%s: %v", name, c.err)
+		}
+	}
+	if state, err := l.UpstreamState(t.Context(), "p"); err != nil || len(state.Breakers) > 0 || len(historyOf(t, s)) != 3 {
+		t.Errorf("%+v, %v", state, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -407,30 +408,86 @@ func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, r
 	if e.DryRun {
 		return Made{}, errors.New("policystore: a reset has no dry run; Limiter.Peek returns what it would forget")
 	}
-	if err := ctx.Err(); err != nil {
-		return Made{}, err
-	}
-	// A reset that ended with its context could be in force and not in the history.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
 	var done []Reset
 	var partly error // not all was reset
-	made, err := s.edit(ctx, e, func(d *draft) (err error) {
-		if done == nil { // not when another change was faster
-			if err = s.mayChange(ctx); err == nil {
-				done, partly = reset(ctx, l, scope, rule)
-			}
+	made, acted, err := s.act(ctx, e, func(ctx context.Context) error {
+		if done, partly = reset(ctx, l, scope, rule); len(done) == 0 {
+			return errors.Join(partly, ErrNothingToReset)
 		}
-		if err == nil && len(done) == 0 {
-			err = errors.Join(partly, ErrNothingToReset)
-		}
-		d.Change, d.Resets = strings.TrimSpace("reset "+scope+" "+rule), done
-		return err
-	})
-	if err != nil && len(done) > 0 {
+		return nil
+	}, func(d *draft) { d.Change, d.Resets = strings.TrimSpace("reset "+scope+" "+rule), done })
+	if err != nil && acted {
 		err = fmt.Errorf("policystore: %s was reset (%s), and the history does not have it: %w", scope, resetsText(done), err)
 	}
 	return made, errors.Join(err, partly)
+}
+
+// OpenBreaker opens the breaker of a scope for Edit.For, or for its own wait, by Limiter.OpenBreaker of a limiter with the policy in
+// force. It writes a version that says so and changes no rule. Its errors are those of Set and of Limiter.OpenBreaker. If Redis fails in
+// between, the error says that it is open, and that the history does not have it.
+func (s *Store) OpenBreaker(ctx context.Context, e Edit, l *throttle.Limiter, scope string) (Made, error) {
+	return s.breaker(ctx, e, "open", scope, func(context.Context) error {
+		if e.For > throttle.LongestOpen {
+			return refuse("a breaker opens for %s at most; pause the scope for longer", duration.Format(throttle.LongestOpen))
+		}
+		parsed, err := policy.ParseScope(scope)
+		if err == nil {
+			_, err = l.Policy().BreakerAt(parsed)
+		}
+		return err
+	}, func(ctx context.Context) error { return l.OpenBreaker(ctx, scope, e.For) })
+}
+
+// CloseBreaker closes the breaker of a scope, as OpenBreaker opens it. It goes without Edit.For. The error is ErrUnchanged if it is not
+// open.
+func (s *Store) CloseBreaker(ctx context.Context, e Edit, l *throttle.Limiter, scope string) (Made, error) {
+	return s.breaker(ctx, e, "close", scope, func(ctx context.Context) error {
+		state, err := l.UpstreamState(ctx, scope)
+		if n := len(state.Breakers); err == nil && (n == 0 || state.Breakers[n-1].Scope != scope) {
+			err = ErrUnchanged
+		}
+		return err
+	}, func(ctx context.Context) error { return l.CloseBreaker(ctx, scope) })
+}
+
+func (s *Store) breaker(ctx context.Context, e Edit, verb, scope string, check, do func(context.Context) error) (Made, error) {
+	made, acted, err := s.act(ctx, e, func(ctx context.Context) error {
+		err := check(ctx)
+		if err == nil && !e.DryRun {
+			err = do(ctx)
+		}
+		return err
+	}, func(d *draft) {
+		if d.Change, d.Breaker = verb+" "+scope, scope; e.For > 0 {
+			d.Change += " for " + e.For.String()
+		}
+	})
+	if err != nil && acted && !e.DryRun {
+		err = fmt.Errorf("policystore: %s %s was done, and the history does not have it: %w", verb, scope, err)
+	}
+	return made, err
+}
+
+// act does something that changes no rule, and writes a version that notes it. It does that once, however many changes are faster.
+func (s *Store) act(ctx context.Context, e Edit, do func(context.Context) error, note func(*draft)) (made Made, acted bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return made, false, err
+	}
+	// If it ended with its context, it could be in force and not in the history.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	made, err = s.edit(ctx, e, func(d *draft) (err error) {
+		if !acted && !e.DryRun {
+			err = s.mayChange(ctx)
+		}
+		if !acted && err == nil {
+			err = do(ctx)
+			acted = err == nil
+		}
+		note(d)
+		return err
+	})
+	return made, acted, err
 }
 
 // reset returns what was reset, with an error too.

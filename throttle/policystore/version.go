@@ -33,6 +33,8 @@ type Version struct {
 	// lies over, a permanent one.
 	Overrides []Override `json:"overrides,omitempty"`
 	Resets    []Reset    `json:"resets,omitempty"` // what Store.Reset has made the version for
+	// Breaker is the scope whose breaker the version opened or closed by hand.
+	Breaker string `json:"breaker,omitempty"`
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
 }

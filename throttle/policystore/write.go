@@ -149,7 +149,8 @@ func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error)
 	user, _ := tx.ACLWhoAmI(ctx).Result() // empty for a server without users, or a user that may not ask
 	d := &draft{Version: before.clone(), Edit: e, before: before, texts: map[string]string{}}
 	d.Number, d.At, d.InForce = before.Number+1, now, now.Add(Notice)
-	d.Version.By, d.Version.Reason, d.Version.Via, d.User, d.Resets = e.By, e.Reason, e.Via, user, nil
+	d.Version.By, d.Version.Reason, d.Version.Via, d.User = e.By, e.Reason, e.Via, user
+	d.Resets, d.Breaker = nil, ""
 	if d.base, err = s.base(ctx, tx, before.Version); err != nil {
 		return nil, err
 	}

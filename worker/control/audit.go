@@ -86,7 +86,7 @@ func (s *Service) VisibleActions(actor Actor, all []Action) []Action {
 // VisibleChange is a version of the limits, reduced to what an actor may see of it.
 type VisibleChange struct {
 	policystore.Change
-	// Hidden is the number of differences and resets in scopes that the actor may not see. If it is not zero, or if the
+	// Hidden is the number of differences, resets and breakers in scopes that the actor may not see. If it is not zero, or if the
 	// differences are not known, the version has neither its line nor its reason: both may name what is hidden.
 	Hidden int
 }
@@ -106,6 +106,9 @@ func (s *Service) VisibleChange(actor Actor, c policystore.Change) (seen Visible
 	}
 	seen.Differences = slices.DeleteFunc(slices.Clone(c.Differences), func(d policystore.Difference) bool { return hidden(d.Scope) })
 	seen.Version.Resets = slices.DeleteFunc(slices.Clone(c.Version.Resets), func(r policystore.Reset) bool { return hidden(r.Scope) })
+	if c.Version.Breaker != "" {
+		hidden(c.Version.Breaker)
+	}
 	if seen.Hidden > 0 || !c.Known {
 		seen.Version.Change, seen.Version.Reason = "changed limits", ""
 	}

@@ -16,7 +16,8 @@ import (
 
 // Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes it.
 type Change struct {
-	// Verb is pause, drain (which only pauses), resume, set, assign, remove, unset, reset, rollback or import.
+	// Verb is pause, drain (which only pauses), resume, set, assign, remove, unset, reset, open or close (a breaker), rollback or
+	// import.
 	Verb Verb
 	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and import have neither. Without
 	// Rule, unset and reset mean all rules; without Scope, unset means everything.
@@ -31,7 +32,8 @@ type Change struct {
 	Replace bool
 
 	Reason string // for the history
-	// For is how long pause, drain, set and remove last. Zero means permanently.
+	// For is how long pause, drain, set and remove last. Zero means permanently. Of open it is how long the first probe waits, and zero
+	// means as the limits have it.
 	For time.Duration
 	// IfVersion refuses the change if the limits have another version by then; see policystore.Edit.
 	IfVersion int64
@@ -159,6 +161,10 @@ func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (ma
 		return s.store.Unset(ctx, edit, c.Scope, c.Rule)
 	case VerbReset:
 		return s.store.Reset(ctx, edit, s.limiter, c.Scope, c.Rule)
+	case VerbOpen:
+		return s.store.OpenBreaker(ctx, edit, s.limiter, c.Scope)
+	case VerbClose:
+		return s.store.CloseBreaker(ctx, edit, s.limiter, c.Scope)
 	case VerbRollback:
 		return s.store.Rollback(ctx, edit, c.Version)
 	case VerbImport:

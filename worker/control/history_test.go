@@ -8,8 +8,8 @@ import (
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
-// docs/page.md: "An actor who may see a part of a version sees neither its line nor its reason". Resets are
-// parts too, and a version whose differences are not known may have hidden ones.
+// docs/page.md: "An actor who may see a part of a version sees neither its line nor its reason". Resets and breakers
+// are parts too, and a version whose differences are not known may have hidden ones.
 func TestSeenChanges(t *testing.T) {
 	t.Parallel()
 	a := newAsked(t, owned)
@@ -34,6 +34,8 @@ func TestSeenChanges(t *testing.T) {
 		"all limits":         {mail, policystore.Change{Known: true, Differences: difference("")}, false, false, 0, 0, 1},
 		"hidden reset":       {mail, policystore.Change{Known: true, Version: reset}, false, false, 0, 0, 1},
 		"reset, partly":      {mail, policystore.Change{Known: true, Version: resets}, true, false, 0, 1, 1},
+		"hidden breaker":     {mail, policystore.Change{Known: true, Version: policystore.Version{Breaker: "payments"}}, false, false, 0, 0, 1},
+		"own breaker":        {mail, policystore.Change{Known: true, Version: policystore.Version{Breaker: "mail/x"}}, true, true, 0, 0, 0},
 		"hidden beside seen": {mail, policystore.Change{Known: true, Differences: difference("mail"), Version: reset}, true, false, 1, 0, 1},
 		"not known":          {mail, policystore.Change{}, true, false, 0, 0, 0},
 		"nothing":            {mail, policystore.Change{Known: true}, true, true, 0, 0, 0},

@@ -27,7 +27,7 @@ type Effect struct {
 	Waiting int64 `json:"waiting"`
 	Scopes  int   `json:"scopes"`
 	More    bool  `json:"more,omitempty"`
-	// Before and After are when the last of these tasks starts, without the change and with it: zero for a reset, and if no task waits.
+	// Before and After are when the last of these tasks starts, without the change and with it: zero for a reset and a breaker, and if no task waits.
 	Before Last `json:"before,omitzero"`
 	After  Last `json:"after,omitzero"`
 }
@@ -64,6 +64,10 @@ func (s *Service) Preview(ctx context.Context, actor Actor, c Change) (p Preview
 		return p, err
 	}
 	p.Version, p.Differences = made.Version.Number-1, made.Differences
+	if made.Version.Breaker != "" { // no rule changes
+		_, p.Effect, err = s.queuesUnder(ctx, []string{c.Scope})
+		return p, err
+	}
 	p.Effect, err = s.effect(ctx, made)
 	return p, err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/queue"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
 )
 
@@ -17,7 +18,7 @@ const previewed = `limits:
     rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]
     scopes:
       a: {owner: "user:anna"}
-  q: {rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]}
+  q: {breaker: {wait: 1m}, rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]}
 `
 
 func newPreviewed(t *testing.T) *asked {
@@ -96,6 +97,31 @@ func TestPreviewOfReset(t *testing.T) {
 	}
 	if done, err := a.Apply(t.Context(), admin, Change{Verb: VerbReset, Scope: "q"}); err != nil || len(done.Version.Resets) != 1 || done.Version.Via != admin.Via {
 		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// The preview of a breaker has how many tasks wait there, opens nothing, and refuses what Apply refuses.
+func TestPreviewOfBreaker(t *testing.T) {
+	t.Parallel()
+	a := newPreviewed(t)
+	open := Change{Verb: VerbOpen, Scope: "q", For: time.Hour}
+	p, err := a.Preview(t.Context(), admin, open)
+	if err != nil || p.Effect.Waiting != 1 || p.Version != 1 || len(p.Differences) > 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	closing := Change{Verb: VerbClose, Scope: "q"}
+	if _, err := a.Preview(t.Context(), admin, closing); !errors.Is(err, policystore.ErrUnchanged) {
+		t.Errorf("it is open: %v", err)
+	}
+	if _, err := a.Preview(t.Context(), admin, Change{Verb: VerbOpen, Scope: "p/a"}); !errors.Is(err, policy.ErrNoBreaker) {
+		t.Errorf("no breaker counts at p/a: %v", err)
+	}
+	made, err := a.Apply(t.Context(), admin, open)
+	if err != nil || made.Version.Breaker != "q" || made.Version.Via != admin.Via {
+		t.Errorf("%+v, %v", made, err)
+	}
+	if _, err := a.Preview(t.Context(), admin, closing); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -88,6 +88,8 @@ const (
 	VerbRemove   Verb = "remove"
 	VerbUnset    Verb = "unset"
 	VerbReset    Verb = "reset"
+	VerbOpen     Verb = "open" // its breaker
+	VerbClose    Verb = "close"
 	VerbRollback Verb = "rollback"
 	VerbImport   Verb = "import"
 	VerbRun      Verb = "run"
@@ -114,6 +116,8 @@ var rights = map[Verb]struct {
 	VerbRemove:   {RoleOwner, "remove rules of"},
 	VerbUnset:    {RoleOwner, "undo changes of"},
 	VerbReset:    {RoleOwner, "reset"},
+	VerbOpen:     {RoleOwner, "open the breaker of"},
+	VerbClose:    {RoleOwner, "close the breaker of"},
 	VerbRollback: {RoleOwner, "roll back"}, // at each scope that it changes
 	VerbImport:   {RoleAdmin, "import into"},
 	VerbRun:      {RoleOwner, "run tasks of"},

@@ -30,7 +30,7 @@ var mayDo = func() map[Verb]map[Role]string {
 		"everywhere": {VerbSee},
 		"own": {
 			VerbPayload, VerbPause, VerbDrain, VerbResume, VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority,
-			VerbSet, VerbRemove, VerbUnset, VerbReset, VerbRollback,
+			VerbSet, VerbRemove, VerbUnset, VerbReset, VerbOpen, VerbClose, VerbRollback,
 		},
 		"nowhere": {VerbAssign, VerbImport},
 	} {

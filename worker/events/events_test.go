@@ -295,7 +295,7 @@ func TestBreakerEvents(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
 		p := newProgram(t, rdb, hourly(t, 1000), "", nil, nil)
 		for range 2 {
-			must(t, p.limiter.OpenBreaker(t.Context(), "p"))
+			must(t, p.limiter.OpenBreaker(t.Context(), "p", 0))
 			pass(time.Minute)
 		}
 		must(t, p.limiter.CloseBreaker(t.Context(), "p"))

@@ -75,6 +75,8 @@ var verbs = map[control.Verb]verbForm{
 	control.VerbRemove:   {"Remove a rule of %s", "Remove the rule", true, formFields{Scope: true, Rule: true, For: true}},
 	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, formFields{Scope: true, Rule: true}},
 	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, formFields{Scope: true, Rule: true}},
+	control.VerbOpen:     {"Open the breaker of %s", "Open it", true, formFields{Scope: true, For: true}},
+	control.VerbClose:    {"Close the breaker of %s", "Close it", true, formFields{Scope: true}},
 	control.VerbAssign:   {"Owner and shares of %s", "Assign it", false, formFields{Scope: true, Assigned: true}},
 	control.VerbRollback: {"Roll the limits back", "Roll back", true, formFields{}},
 	control.VerbImport:   {"Import limits", "Import them", true, formFields{Text: true}},
@@ -305,7 +307,7 @@ func (h *handler) refused(w http.ResponseWriter, r *http.Request, actor Actor, c
 
 // isRefusal reports whether the service understood a change, of limits or of tasks, and refused it.
 func isRefusal(err error) bool {
-	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone},
+	return slices.ContainsFunc([]error{policystore.ErrUnchanged, policystore.ErrNothingToReset, policystore.ErrNotPermitted, policystore.ErrNone, policy.ErrNoBreaker},
 		func(refusal error) bool { return errors.Is(err, refusal) }) ||
 		errors.As(err, new(*policystore.RefusedError)) ||
 		errors.As(err, new(*policystore.VersionError)) || errors.As(err, new(*policystore.DamagedError)) || errors.As(err, new(*policy.ScopeError)) ||

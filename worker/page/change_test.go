@@ -79,6 +79,8 @@ func TestMutationsByRole(t *testing.T) {
 		control.VerbRemove:   {set, form("scope", "payments/acme", "rule", "tenant")},
 		control.VerbUnset:    {set, form("scope", "payments/acme", "rule", "tenant")},
 		control.VerbReset:    {nil, form("scope", "payments/acme")},
+		control.VerbOpen:     {nil, form("scope", "payments/acme", "for", "1h")},
+		control.VerbClose:    {form("verb", "open", "scope", "payments/acme"), form("scope", "payments/acme")},
 		control.VerbRollback: {set, form("version", "1")},
 		control.VerbAssign:   {nil, form("scope", "payments/acme", "assign:owner", "team-new")},
 		control.VerbImport:   {nil, form("limits", "limits:\n  payments: {rules: [{name: account, algorithm: fixed-window, limit: 3, per: 30d}]}\n")},

@@ -34,7 +34,7 @@ const testLimits = `limits:
     rules: [{name: account, algorithm: fixed-window, limit: 2, per: 30d}]
     scopes:
       "*": {rules: [{name: tenant, algorithm: sliding-window, limit: 50, per: 1h}, {name: trial, algorithm: sliding-window, limit: 3, per: 1h, shadow: true}]}
-      acme: {owner: team-acme}
+      acme: {owner: team-acme, breaker: {of: 1000}}
   search: {rules: [{name: plan, algorithm: sliding-window, limit: 1000, per: 1h}]}
   off: {rules: [{name: none, algorithm: sliding-window, limit: 0, per: 1s}]}
 `
