@@ -241,7 +241,7 @@ func tooLate(scope string, d throttle.Decision, wait time.Duration, by throttle.
 	wait = wait.Round(time.Millisecond)
 	switch {
 	case by.Rule == "" && d.Paused:
-		return fmt.Sprintf("the API of %s says to stay away for another %s", scope, wait)
+		return fmt.Sprintf("the API of %s is not called for another %s", scope, wait)
 	case by.Rule == "":
 		return fmt.Sprintf("the limits of %s admit it in %s at the earliest", scope, wait)
 	case by.Rule == policy.PausedRule:

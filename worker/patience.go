@@ -42,7 +42,7 @@ func (w Expired) String() string {
 	what := " for limits that can never admit it, of " + w.Scope
 	switch {
 	case w.ByAPI:
-		what = ", since the API of " + w.Scope + " says to stay away"
+		what = ", since the API of " + w.Scope + " is not called now"
 	case w.Rule == "":
 	case w.Rule == policy.PausedRule:
 		what = " while " + w.RuleScope + " is paused"

@@ -211,9 +211,9 @@ func TestAPIPauseIsNamed(t *testing.T) {
 		within  time.Duration // its deadline, from when it is added
 		says    string
 	}{
-		"patience of a task": {0, queue.Task{MaxWait: time.Minute}, 0, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
-		"patience of a rule": {time.Minute, queue.Task{}, 0, "can't start in time, since the API of p/a says to stay away; its max_wait is 1m0s"},
-		"a deadline":         {0, queue.Task{}, 5 * time.Minute, "headway: the API of p/a says to stay away for another "},
+		"patience of a task": {0, queue.Task{MaxWait: time.Minute}, 0, "can't start in time, since the API of p/a is not called now; its max_wait is 1m0s"},
+		"patience of a rule": {time.Minute, queue.Task{}, 0, "can't start in time, since the API of p/a is not called now; its max_wait is 1m0s"},
+		"a deadline":         {0, queue.Task{}, 5 * time.Minute, "headway: the API of p/a is not called for another "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -133,6 +133,8 @@ func startText(at control.Time, between control.Range, why control.Reason, rule,
 		return "when its queue goes on: asynq has paused it"
 	case why == control.ReasonUpstream:
 		by = ", when its pause is over"
+	case why == control.ReasonBreaker:
+		by = ", when a call of " + cli.Quote(scope) + " succeeds: its breaker is open"
 	case rule != "":
 		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(rule), cli.Quote(scope))
 	}

@@ -194,7 +194,7 @@ func upstreamLines(state throttle.UpstreamState) (lines [][2]string) {
 	for _, p := range state.Pauses {
 		lines = append(lines, [2]string{"paused", fmt.Sprintf("%s until %s, as the API asked", cli.Quote(p.Scope), stamp(p.Until))})
 	}
-	for _, b := range state.Breakers {
+	for _, b := range control.BreakersOf(state) {
 		lines = append(lines, [2]string{"breaker", breakerText(b, state.At)})
 	}
 	for _, c := range state.Corrections {
@@ -205,19 +205,12 @@ func upstreamLines(state throttle.UpstreamState) (lines [][2]string) {
 }
 
 // breakerText says how an open breaker stands: "payments/acme, open since 12:03: 14 of 20 calls failed; next probe in 21s".
-func breakerText(b throttle.UpstreamBreaker, now time.Time) string {
-	text := fmt.Sprintf("%s, open since %s", cli.Quote(b.Scope), stamp(b.Since))
-	if b.Calls > 0 {
-		text += fmt.Sprintf(": %d of %d calls failed", b.Failures, b.Calls)
+func breakerText(b control.Breaker, now time.Time) string {
+	text := fmt.Sprintf("%s, open since %s: %s; %s", cli.Quote(b.Scope), b.Since, b.Why(), b.Then())
+	if !b.NextProbe.IsZero() {
+		text += " in " + duration.Format(max(time.Second, b.NextProbe.Sub(now).Round(time.Second)))
 	}
-	left := b.Next.Sub(now).Round(time.Second)
-	switch {
-	case b.Next.After(now) && b.Probing > 0:
-		return text + fmt.Sprintf("; a probe is on its way, the next goes in %s at the latest", duration.Format(left))
-	case b.Next.After(now):
-		return text + "; next probe in " + duration.Format(max(time.Second, left))
-	}
-	return text + "; the next call is a probe"
+	return text
 }
 
 // eventLines are the latest past changes by an API's answers, newest first.

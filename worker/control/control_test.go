@@ -15,6 +15,7 @@ import (
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
@@ -159,6 +160,43 @@ func TestReasons(t *testing.T) {
 		t.Errorf("no rule matches it since bert removed one: %+v", one)
 	}
 }
+
+// Where a breaker is open, a task, its scope, its place in the queue and the lists say so, and a later pause of the API comes first.
+func TestReasonIsABreaker(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, "limits: {p: {breaker: {wait: 5m}, rules: [{name: r, algorithm: token-bucket, limit: 100, per: 1s, burst: 100}], scopes: {a: {}}}}")
+	must(t, a.limits.OpenBreaker(t.Context(), "p", 0))
+	a.enqueue(queue.Task{Scope: "p/a", ID: "one"})
+	want := Wait{Reason: ReasonBreaker, RuleScope: "p"}
+	check := func(want Wait) {
+		t.Helper()
+		turns, err := a.Turns(t.Context(), "p/a", 0, 10)
+		must(t, err)
+		list, err := a.Waiting(t.Context(), admin, 10)
+		must(t, err)
+		last, err := a.LastStart(t.Context(), "p", Outline{Branches: []Branch{{Scope: "p/a", Own: 1}}})
+		must(t, err)
+		for what, got := range map[string]Wait{"task": a.task("one").Wait, "scope": a.scope("p/a").Wait, "place": turns.List[0].Wait, "list": list.Fullest[0].Wait} {
+			if got != want {
+				t.Errorf("%s: %+v, want %+v", what, got, want)
+			}
+		}
+		if last.Reason != want.Reason {
+			t.Errorf("the last of all: %+v", last)
+		}
+	}
+	check(want)
+	if b := a.scope("p/a").Breakers; len(b) != 1 || b[0].Scope != "p" || b[0].Why() != "by hand" || b[0].Then() != "next probe" || time.Until(b[0].NextProbe.Time) < 4*time.Minute {
+		t.Errorf("%+v", b)
+	}
+	if trouble := a.Service.Trouble("p", Outline{Upstream: throttle.UpstreamState{Breakers: []throttle.UpstreamBreaker{{Scope: "p/a"}}}}, Limits{}); trouble.String() != "1 with an open breaker" {
+		t.Error(trouble)
+	}
+	must(t, second(a.limits.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})))
+	check(Wait{Reason: ReasonUpstream})
+}
+
+func second[T any](_ T, err error) error { return err }
 
 // The moments of an answer are in UTC, with milliseconds; one that is not known is "".
 func TestTime(t *testing.T) {

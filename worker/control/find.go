@@ -15,7 +15,7 @@ import (
 )
 
 // Known reports whether there is anything of a scope: the limits name it, tasks wait in it or below it, something was spent from it in
-// the last 31 days or counts under a rule of its own, or its API paused it. It costs five round trips, and none for a scope that the limits
+// the last 31 days or counts under a rule of its own, or its API paused it, or its breaker is open. It costs five round trips, and none for a scope that the limits
 // name. Its errors are those of Level.
 func (s *Service) Known(ctx context.Context, scope string, limits Limits) (bool, error) {
 	if s.named().has(scope) {
@@ -27,7 +27,8 @@ func (s *Service) Known(ctx context.Context, scope string, limits Limits) (bool,
 	}
 	counts := slices.ContainsFunc(l.Rules, func(r Rule) bool { return r.RuleScope == scope && r.Used > 0 })
 	paused := slices.ContainsFunc(l.Upstream.Pauses, func(p throttle.UpstreamPause) bool { return p.Scope == scope })
-	if l.Waiting > 0 || counts || paused {
+	broken := slices.ContainsFunc(l.Upstream.Breakers, func(b throttle.UpstreamBreaker) bool { return b.Scope == scope })
+	if l.Waiting > 0 || counts || paused || broken {
 		return true, nil
 	}
 	return usage.Used(ctx, s.rdb, usage.Config{Prefix: s.prefix}, scope)

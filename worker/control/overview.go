@@ -127,21 +127,25 @@ func (s *Service) Outline(ctx context.Context, provider string, most int) (out O
 	return out, nil
 }
 
-// UpstreamOf returns what an API has paused and cut of a scope itself.
-func (o Outline) UpstreamOf(scope string) (paused, cut bool) {
+// UpstreamOf returns whether a breaker has opened at a scope itself, and what an API has paused and cut there.
+func (o Outline) UpstreamOf(scope string) (broken, paused, cut bool) {
+	for _, b := range o.Upstream.Breakers {
+		broken = broken || b.Scope == scope
+	}
 	for _, p := range o.Upstream.Pauses {
 		paused = paused || p.Scope == scope
 	}
 	for _, c := range o.Upstream.Corrections {
 		cut = cut || c.Bound.Scope.String() == scope && c.Limit < c.Bound.Rule.Limit
 	}
-	return paused, cut
+	return broken, paused, cut
 }
 
 // Trouble counts the scopes below one that do not start what they could.
 type Trouble struct {
 	Suspended, Unmatched int // those in whose own queues tasks wait
 	Paused               int // by the limits, each with what is below it once
+	Broken               int // by open breakers
 	UpstreamPaused, Cut  int // by their APIs
 	More                 bool
 }
@@ -157,6 +161,7 @@ func (t Trouble) String() string {
 	add(t.Suspended, "suspended")
 	add(t.Unmatched, "without a rule")
 	add(t.Paused, "paused")
+	add(t.Broken, "with an open breaker")
 	add(t.UpstreamPaused, "paused by the API")
 	add(t.Cut, "cut by the API")
 	if t.More && len(parts) > 0 {
@@ -186,6 +191,11 @@ func (s *Service) Trouble(scope string, out Outline, limits Limits) Trouble {
 	for _, name := range named.paused {
 		if strings.HasPrefix(name, under) && s.PauseOf(name, limits).PausedScope == name {
 			t.Paused++
+		}
+	}
+	for _, b := range out.Upstream.Breakers {
+		if strings.HasPrefix(b.Scope, under) {
+			t.Broken++
 		}
 	}
 	for _, p := range out.Upstream.Pauses {

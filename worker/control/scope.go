@@ -22,6 +22,7 @@ const (
 	ReasonUpstream    = queue.ReasonUpstream
 	ReasonHours       = queue.ReasonHours
 	ReasonDelay       = queue.ReasonDelay
+	ReasonBreaker     = Reason("breaker")      // a probe of a breaker that is open
 	ReasonCost        = Reason("cost")         // a higher limit: it costs more than a rule admits
 	ReasonQueuePaused = Reason("queue_paused") // asynq has paused its queue
 	ReasonUnmatched   = Reason("unmatched")    // a rule: none matches its scope
@@ -53,6 +54,8 @@ type Scope struct {
 	// UpstreamUntil is the end of the API's pause that ends last, and UpstreamScope its scope.
 	UpstreamUntil Time   `json:"upstream_until,omitzero"`
 	UpstreamScope string `json:"upstream_scope,omitempty"`
+
+	Breakers []Breaker `json:"breakers,omitempty"` // those that are open, outermost first
 
 	Rules   []Rule   `json:"rules,omitempty"`
 	Shadows []Shadow `json:"shadows,omitempty"`
@@ -107,6 +110,8 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 	if r.Upstream, err = s.limiter.UpstreamState(ctx, name); err != nil {
 		return r, err
 	}
+	r.Breakers = BreakersOf(r.Upstream)
+	r.nameBreaker(r.Upstream)
 	for _, p := range r.Upstream.Pauses {
 		if p.Until.After(r.UpstreamUntil.Time) {
 			r.UpstreamUntil, r.UpstreamScope = At(p.Until), p.Scope

@@ -146,6 +146,7 @@ func (s *Service) turn(ctx context.Context, info *asynq.TaskInfo, r *Task) error
 		r.Turn, r.Position = TurnWaiting, got.Ahead+1
 		r.Start, r.Range = expected(got.At, got.Expected)
 		r.Wait = waitOf(got.Binding, got.Paused)
+		s.askBreaker(ctx, spec.Scope, &r.Wait)
 		if info, err := s.inspector.GetQueueInfo(r.Queue); err == nil && info.Paused {
 			r.Start, r.Range, r.Wait = Time{}, Range{}, Wait{Reason: ReasonQueuePaused}
 		}

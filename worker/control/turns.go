@@ -58,6 +58,11 @@ func (s *Service) Turns(ctx context.Context, scope string, from, most int) (Turn
 		}
 		t.List = append(t.List, next)
 	}
+	waits := make([]*Wait, len(t.List))
+	for i := range t.List {
+		waits[i] = &t.List[i].Wait
+	}
+	s.askBreaker(ctx, scope, waits...)
 	return t, nil
 }
 
@@ -184,6 +189,7 @@ func (s *Service) lastStart(ctx context.Context, limiter *throttle.Limiter, queu
 			}
 		}
 	}
+	s.askBreaker(ctx, last.RuleScope, &last.Wait)
 	return last, nil
 }
 

@@ -51,7 +51,9 @@ func (s *Service) Waiting(ctx context.Context, actor Actor, most int) (Waiting, 
 	}
 	slices.SortStableFunc(list, func(a, b inspect.ScopeQueue) int { return cmp.Compare(b.Own, a.Own) })
 	for _, q := range list[:min(most, len(list))] {
-		all.Fullest = append(all.Fullest, s.waitingScope(q))
+		w := s.waitingScope(q)
+		s.askBreaker(ctx, w.Scope, &w.Wait)
+		all.Fullest = append(all.Fullest, w)
 	}
 	return all, nil
 }

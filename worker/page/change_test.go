@@ -125,6 +125,27 @@ func TestMutationsByRole(t *testing.T) {
 	}
 }
 
+// docs/breaker.md, "By hand": the screen of a scope offers to open its breaker, says how an open one stands, and closes it. Its tasks say
+// that they wait for it, and a viewer gets no button.
+func TestBreakerOnThePage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	s.enqueue("payments/acme", "one", 1)
+	const open, closes = "Open the breaker…", "Close the breaker…"
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments/acme", open), closes, "is open since")
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments"), open)
+	s.sends(http.StatusOK, "/change", form("verb", "open", "scope", "payments/acme", "for", "1h"), "Open the breaker of payments/acme", "For 1h")
+	s.sends(http.StatusUnprocessableEntity, "/change", form("verb", "open", "scope", "payments"), "payments has no breaker of its own")
+	s.makes(form("verb", "open", "scope", "payments/acme", "for", "1h"))
+	sentence := "The breaker of <strong>payments/acme</strong> is open since "
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments/acme", sentence, ": by hand; next probe <time", closes, "waits for a call of payments/acme that succeeds: its breaker is open"), open)
+	s.sees(http.StatusOK, "/scope?scope=payments/acme/refunds", sentence)
+	s.sees(http.StatusOK, "/scope?scope=payments", "below it 1 with an open breaker")
+	s.sees(http.StatusOK, "/task?id=one0", "Waits for a call of payments/acme that succeeds: its breaker is open")
+	s.actor = actors["viewer"]
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments/acme", sentence), closes, "Close it…")
+}
+
 // A change is previewed with its effect on those who wait, made, and undone.
 func TestChange(t *testing.T) {
 	t.Parallel()

@@ -190,7 +190,7 @@ func (c *condition) set(kind string) {
 func conditionOf(l control.Level, below control.Trouble) condition {
 	c := ownCondition(l)
 	for kind, n := range map[string]int{
-		"suspended": below.Suspended, "unmatched": below.Unmatched, "paused": below.Paused, "api": below.UpstreamPaused, "cut": below.Cut,
+		"suspended": below.Suspended, "unmatched": below.Unmatched, "paused": below.Paused, "api": below.UpstreamPaused + below.Broken, "cut": below.Cut,
 	} {
 		var worse condition
 		if worse.set(kind); n > 0 && worse.rank < c.rank {
@@ -231,6 +231,9 @@ func ownCondition(l control.Level) (c condition) {
 	case l.Suspended:
 		c.set("suspended")
 		c.Text = "a rule has limit 0"
+	case len(l.Upstream.Breakers) > 0:
+		c.set("api")
+		c.Text = "its breaker is open, " + control.BreakersOf(l.Upstream)[0].Why()
 	case api > 0:
 		c.set("api")
 		c.Text, c.Until = "its API asked for a pause", l.Upstream.Pauses[api-1].Until

@@ -150,6 +150,7 @@ var reasons = map[control.Reason]string{
 	control.ReasonSuspended:   "{rule}, which is suspended",
 	control.ReasonPaused:      "the pause of {scope}",
 	control.ReasonUpstream:    "its API, which asked for a pause",
+	control.ReasonBreaker:     "a call of {scope} that succeeds: its breaker is open",
 	control.ReasonHours:       "a time when other rules apply",
 	control.ReasonDelay:       "the end of its delay",
 	control.ReasonCost:        "a higher limit: it costs more than a rule admits",

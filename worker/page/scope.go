@@ -139,6 +139,9 @@ type scopeData struct {
 	Used      usage.Report // in the last hour
 	Charts    []chart
 	Events    []control.UpstreamEvent
+	Breakers  []control.Breaker
+	Breaks    bool // a breaker counts at the scope itself
+	Broken    bool // and is open
 	May       may
 }
 
@@ -162,7 +165,7 @@ type branchRow struct {
 
 // branchCondition is the state of a scope below, empty if it has none of its own.
 func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition) {
-	paused, cut := of.lower.UpstreamOf(b.Scope)
+	broken, paused, cut := of.lower.UpstreamOf(b.Scope)
 	switch why := h.service.HeldBy(b.Scope, of.limits); {
 	case why == control.ReasonPaused:
 		s.set("paused")
@@ -170,7 +173,7 @@ func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition
 		s.set("suspended")
 	case why == control.ReasonUnmatched && b.Own > 0:
 		s.set("unmatched")
-	case paused:
+	case broken, paused:
 		s.set("api")
 	case cut:
 		s.set("cut")
@@ -179,11 +182,11 @@ func (h *handler) branchCondition(b control.Branch, of *scopeState) (s condition
 }
 
 // may is the list of actions that the page offers. The service checks the rights in any case.
-type may struct{ Pause, Set, Act, Payload, Assign bool }
+type may struct{ Pause, Set, Act, Payload, Assign, Open bool }
 
 func (h *handler) mayDo(actor Actor, scope string) may {
 	can := func(verb control.Verb) bool { return h.service.May(actor, verb, scope) == nil }
-	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload), can(control.VerbAssign)}
+	return may{can(control.VerbPause), can(control.VerbSet), can(control.VerbCancel), can(control.VerbPayload), can(control.VerbAssign), can(control.VerbOpen)}
 }
 
 func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string, error) {
@@ -194,6 +197,12 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 		Filter: field(r, "q"), May: h.mayDo(actor, name), Used: s.users,
 	}
 	binds := -1
+	d.Breakers = control.BreakersOf(s.level.Upstream)
+	if scope, err := policy.ParseScope(name); err == nil {
+		_, err := h.limiter.Policy().BreakerAt(scope)
+		d.Breaks = err == nil
+	}
+	d.Broken = slices.ContainsFunc(d.Breakers, func(b control.Breaker) bool { return b.Scope == name })
 	if len(s.turns.List) > 0 {
 		d.Next = &s.turns.List[0]
 		binds = slices.IndexFunc(s.level.Rules, func(x control.Rule) bool { return x.Rule == d.Next.Rule && x.RuleScope == d.Next.RuleScope })
