@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/answers"
-	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -66,10 +65,8 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 // says of costs is left out: it could give units back.
 func (l *Limiter) ReadResponse(scope string, resp *http.Response, now time.Time) upstream.Hint {
 	hint := l.readerOf(scope).ReadResponse(resp, now)
-	if p, err := l.plan(scope); err == nil && hint.Host != "" && len(hint.Costs) > 0 {
-		if hosts := l.Policy().Hosts(p.Scope.Scope); len(hosts) > 0 && !policy.HostMatches(hosts, hint.Host) {
-			hint.Costs = nil
-		}
+	if p, err := l.plan(scope); err == nil && len(hint.Costs) > 0 && !l.Policy().Hears(p.Scope.Scope, hint.Host) {
+		hint.Costs = nil
 	}
 	return hint
 }

@@ -56,10 +56,9 @@ func (r *taskRun) answered(ctx context.Context, hint upstream.Hint) {
 	if err != nil {
 		return
 	}
-	if hosts := pol.Hosts(scope); len(hosts) > 0 && hint.Host != "" && !policy.HostMatches(hosts, hint.Host) {
-		return
+	if pol.Hears(scope, hint.Host) {
+		r.called(ctx, hint.Failed)
 	}
-	r.called(ctx, hint.Failed)
 }
 
 // ended reports a run whose handler has reported no call: one that succeeded made none that failed, and another failed call shows in

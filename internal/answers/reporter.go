@@ -108,7 +108,7 @@ func (r *Reporter) Report(ctx context.Context, scope string, hint upstream.Hint)
 		return out, err
 	}
 	heeds := pol.Answers(s.Scope)
-	if hosts := pol.Hosts(s.Scope); heeds == policy.AnswersIgnore || len(hosts) > 0 && hint.Host != "" && !policy.HostMatches(hosts, hint.Host) {
+	if heeds == policy.AnswersIgnore || !pol.Hears(s.Scope, hint.Host) {
 		return out, nil
 	}
 	if heeds == policy.AnswersRefusals && !hint.Limited {

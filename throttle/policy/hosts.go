@@ -74,6 +74,12 @@ func (p *Policy) Hosts(s Scope) []string {
 	return slices.Clone(hosts)
 }
 
+// Hears reports whether an answer of a host to a call of a scope counts: its Hosts are not listed, or match it, or it is not known, "".
+func (p *Policy) Hears(s Scope, host string) bool {
+	hosts := p.Hosts(s)
+	return len(hosts) == 0 || host == "" || HostMatches(hosts, host)
+}
+
 // HostMatches reports whether one of hosts, in the form of Hosts, matches host, which is HOST or HOST:PORT.
 func HostMatches(hosts []string, host string) bool {
 	name, port, err := net.SplitHostPort(host)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Transport is an http.RoundTripper that spends from a scope for each request. It is safe for concurrent use. Redirects that a
@@ -43,7 +44,8 @@ type Transport struct {
 	// its context and the rules' max_wait allow.
 	Refuse bool
 	// IgnoreAnswers turns off the reporting of answers. By default, what an answer says about the API's own limits applies to all
-	// requests of the scope, in every process: see throttle.Limiter.Report. Defaults to false.
+	// requests of the scope, in every process: see throttle.Limiter.Report. Calls that fail open the scope's breaker: see
+	// throttle.Limiter.ReportCall. A request whose context was canceled counts as none. Defaults to false.
 	IgnoreAnswers bool
 	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
@@ -59,7 +61,7 @@ func Wrap(c *http.Client, limiter *throttle.Limiter, scope string) *http.Client 
 // LimitedError is the error for a request that was not sent because a limit refuses it now.
 type LimitedError struct {
 	Scope string
-	// Rule is the rule with the longest wait, or "" if the API asked for the wait. RetryAfter is that wait; throttle.Never if no
+	// Rule is the rule with the longest wait, or "" if the API asked for the wait or a breaker is open. RetryAfter is that wait; throttle.Never if no
 	// clock ends it.
 	Rule       string
 	RetryAfter time.Duration
@@ -70,7 +72,7 @@ func (e *LimitedError) Error() string {
 	case e.Rule == policy.PausedRule:
 		return fmt.Sprintf("roundtrip: %s is paused", e.Scope)
 	case e.Rule == "":
-		return fmt.Sprintf("roundtrip: the API asked to stop calling %s for another %s", e.Scope, e.RetryAfter)
+		return fmt.Sprintf("roundtrip: the API of %s is not called for another %s", e.Scope, e.RetryAfter)
 	case e.RetryAfter == throttle.Never:
 		return fmt.Sprintf("roundtrip: rule %s limits %s until it is changed or a run ends", e.Rule, e.Scope)
 	}
@@ -81,7 +83,8 @@ var errIncomplete = errors.New("roundtrip: Transport needs a Limiter and a Scope
 
 // RoundTrip sends the request once every rule of its scope admits it. Places under concurrency rules are held until the answer's
 // body is closed. The error is a *LimitedError, one of throttle.Limiter.Wait or Decide, or Base's; the request was sent only in
-// the last case. Costs one round trip to Redis, two with concurrency rules, and one more for an answer with new information.
+// the last case. Costs one round trip to Redis, two with concurrency rules, and one more for an answer with new information. Of
+// breakers it costs what throttle.Limiter.ReportCall does.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Limiter == nil || t.Scope == nil {
 		return nil, errors.Join(errIncomplete, closeBody(r))
@@ -102,6 +105,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	began := time.Now()
 	resp, err := t.base().RoundTrip(sent)
 	if err != nil {
+		if cause := context.Cause(ctx); cause == nil || errors.Is(cause, context.DeadlineExceeded) { // else the caller has given up
+			t.ended(r, scope, d.Grant, upstream.Hint{Failed: true})
+		}
 		return nil, errors.Join(err, lease.Release(r.Context()))
 	}
 	resp.Request = r
@@ -110,12 +116,24 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		advice := t.Limiter.ReadResponse(scope, resp, time.Now())
 		advice.Sent = began
 		_, _ = t.Limiter.Report(r.Context(), scope, advice)
+		t.ended(r, scope, d.Grant, advice)
 		if t.Settle == nil && len(advice.Costs) > 0 {
 			_, _ = t.Limiter.Settle(r.Context(), d.Grant, advice.Costs)
 		}
 	}
 	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
 	return resp, nil
+}
+
+// ended reports how a call has ended, for the breakers of its scope.
+func (t *Transport) ended(r *http.Request, scope string, g throttle.Grant, hint upstream.Hint) {
+	pol := t.Limiter.Policy()
+	if t.IgnoreAnswers || !pol.Breaks() {
+		return
+	}
+	if s, err := policy.ParseScope(scope); err == nil && pol.Hears(s, hint.Host) {
+		_, _ = t.Limiter.ReportCall(r.Context(), g, hint.Failed)
+	}
 }
 
 // held returns the body of an answer, whose end settles its request and whose Close frees its places.

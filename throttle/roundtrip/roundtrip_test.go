@@ -244,7 +244,7 @@ func TestTransportHeeds(t *testing.T) {
 		if is != row.heeds {
 			t.Errorf("%s: %v", name, err)
 		} else if is && (limited.Rule != "" || limited.RetryAfter < 50*time.Second ||
-			!strings.Contains(err.Error(), "the API asked to stop calling p/a for another ")) {
+			!strings.Contains(err.Error(), "the API of p/a is not called for another ")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

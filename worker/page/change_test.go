@@ -131,9 +131,10 @@ func TestBreakerOnThePage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	s.enqueue("payments/acme", "one", 1)
+	s.enqueue("payments/acme/refunds", "below", 1)
 	const open, closes = "Open the breaker…", "Close the breaker…"
 	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments/acme", open), closes, "is open since")
-	lacks(t, s.sees(http.StatusOK, "/scope?scope=payments"), open)
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=search"), open)
 	s.sends(http.StatusOK, "/change", form("verb", "open", "scope", "payments/acme", "for", "1h"), "Open the breaker of payments/acme", "For 1h")
 	s.sends(http.StatusUnprocessableEntity, "/change", form("verb", "open", "scope", "payments"), "payments has no breaker of its own")
 	s.makes(form("verb", "open", "scope", "payments/acme", "for", "1h"))
