@@ -96,6 +96,7 @@ func TestLimitGrows(t *testing.T) {
 			counts int64
 		}{
 			{0, upstream.Hint{}, 100}, {10 * sec, upstream.Hint{Unread: true}, 100}, // who does not read answers may not report refusals either
+			{0, upstream.Hint{Failed: true, Status: 502}, 100}, {0, upstream.Hint{Failed: true}, 100}, // an API that fails has let nothing through
 			{0, upstream.Hint{}, 110}, {5 * sec, upstream.Hint{}, 115}, {60 * sec, upstream.Hint{}, 150},
 			{0, turnedDown(ms), 75}, {sec, upstream.Hint{}, 76}, {34 * sec, upstream.Hint{}, 100},
 			{0, turnedDown(ms), 50}, {10 * sec, turnedDown(ms), 40}, {10 * sec, turnedDown(ms), 40}, {50 * sec, upstream.Hint{}, 90},

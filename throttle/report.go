@@ -94,8 +94,8 @@ func (l *Limiter) readerOf(scope string) upstream.Reader {
 // says otherwise, or for an hour. Only the policy lets limits grow above the configured ones.
 //
 // Programs that call APIs themselves call it with every answer. An answer that says nothing new to this process costs nothing; any
-// other costs one round trip, and one more if it changed something. Where limits may grow, an answer that refuses nothing costs one
-// too, once in half an hour. Report does nothing if the scope meets no rule, or if Answers or Hosts of the policy say so. It runs
+// other costs one round trip, and one more if it changed something. Where limits may grow, an answer that neither refuses nor
+// fails costs one too, once in half an hour. Report does nothing if the scope meets no rule, or if Answers or Hosts of the policy say so. It runs
 // even if ctx has ended. The error is a *policy.ScopeError or *policy.UnmatchedError, or wraps ErrUnavailable.
 // Source: docs/vendor.md#pauses
 func (l *Limiter) Report(ctx context.Context, scope string, a upstream.Hint) (ReportResult, error) {

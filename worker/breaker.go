@@ -12,16 +12,6 @@ import (
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
-// ReportFailure reports that a call from a task's handler got no answer: the connection failed, or the API took too long. ctx is the
-// context of the handler. It counts for the breakers of the task's scope, as a 5xx does that ReportResponse reports. A handler may
-// also return an error that MiddlewareConfig.CallFailed classifies. Outside of a limited task's run it does nothing. Costs the same as
-// throttle.Limiter.ReportCall.
-func ReportFailure(ctx context.Context) {
-	if r, ok := ctx.Value(runKey{}).(*taskRun); ok {
-		r.called(ctx, true)
-	}
-}
-
 // CallFailer is an error of a run that says by itself whether a call got no answer, or an answer that is a failure of the API, as
 // those of package outbound do. See docs/breaker.md.
 type CallFailer interface {

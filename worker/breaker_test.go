@@ -14,10 +14,11 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // docs/breaker.md, "What it saves": while an API is down few calls are made, and no task is archived; a minute after it is back, its
-// quota is used; and another tenant is untouched. A handler says how its calls end by answers, by ReportFailure, or by its error.
+// quota is used; and another tenant is untouched. A handler says how its calls end by answers, by a hint, or by its error.
 func TestBreakerOfAnAPIThatIsDown(t *testing.T) {
 	t.Parallel()
 	errDown := errors.New("connection refused")
@@ -26,8 +27,11 @@ func TestBreakerOfAnAPIThatIsDown(t *testing.T) {
 			_ = ReportStatus(ctx, http.StatusBadGateway, nil)
 			return errors.New("bad gateway")
 		},
-		"failures": func(ctx context.Context) error { ReportFailure(ctx); return errors.New("no answer") },
-		"errors":   func(context.Context) error { return fmt.Errorf("call: %w", errDown) },
+		"failures": func(ctx context.Context) error {
+			_ = ReportHint(ctx, upstream.Hint{Failed: true})
+			return errors.New("no answer")
+		},
+		"errors": func(context.Context) error { return fmt.Errorf("call: %w", errDown) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +106,7 @@ func TestBreakerKeepsAttempts(t *testing.T) {
 					t.Errorf("it is attempt %d", retried)
 				}
 				if runs.Add(1) < 4 {
-					ReportFailure(ctx)
+					_ = ReportHint(ctx, upstream.Hint{Failed: true})
 					return errors.New("no answer")
 				}
 				return nil

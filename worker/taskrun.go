@@ -46,6 +46,9 @@ func ReportStatus(ctx context.Context, status int, header http.Header) Judgement
 }
 
 // ReportHint is ReportResponse for an answer that did not come over HTTP, such as a status of gRPC: the caller says what it means.
+// upstream.Hint{Failed: true} is a call without an answer: the connection failed, or the API took too long. For the breakers of the
+// task's scope it counts as a 5xx does. A handler may instead return an error that is a CallFailer, or that MiddlewareConfig.CallFailed
+// classifies.
 func ReportHint(ctx context.Context, hint upstream.Hint) Judgement {
 	if r := limitedRun(ctx); r != nil {
 		return r.judge(ctx, hint)

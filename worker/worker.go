@@ -77,7 +77,7 @@ type MiddlewareConfig struct {
 	MaxDeferrals int
 	// CallFailed reports whether the error of a run says that a call got no answer, or a failure of the API, for the breakers of
 	// its scope: a connection error, a time-out, a 5xx. It is not asked if the handler has called ReportResponse, ReportStatus or
-	// ReportFailure, or if the error is a CallFailer. It must be quick. Defaults to none: no other error is one.
+	// ReportHint, or if the error is a CallFailer. It must be quick. Defaults to none: no other error is one.
 	CallFailed func(err error) bool
 	// Observer observes what happens to tasks. Defaults to none.
 	Observer Observer

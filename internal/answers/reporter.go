@@ -100,7 +100,10 @@ type answer struct {
 // Report is throttle.Limiter.Report.
 func (r *Reporter) Report(ctx context.Context, scope string, hint upstream.Hint) (out Result, err error) {
 	pol, _ := r.cfg.Scopes.Policy()
-	if !hint.Limited && len(hint.Quotas) == 0 && (hint.Unread || !pol.RaisesLimits()) && !r.probing.Load() {
+	if hint.Failed && hint.Status == 0 { // no answer came
+		return out, nil
+	}
+	if !hint.Limited && len(hint.Quotas) == 0 && (hint.Unread || hint.Failed || !pol.RaisesLimits()) && !r.probing.Load() {
 		return out, nil
 	}
 	s, err := r.cfg.Scopes.Of(scope)

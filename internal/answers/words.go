@@ -122,7 +122,7 @@ func correctable(r policy.Rule) bool {
 // ruleWords returns the words that correct rules. A refusal that asks for no new pause is one that others have reported.
 func (r *Reporter) ruleWords(a answer, pauses bool) (words []wire.Word) {
 	switch {
-	case a.Unread:
+	case a.Unread, a.Failed: // it may have let nothing through
 	case !a.Limited:
 		words = r.rises(a.scope)
 	case pauses:

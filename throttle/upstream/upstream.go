@@ -40,7 +40,8 @@ type Hint struct {
 	// Limited reports that the call was refused for a limit: a 429, or any other status from 400 to 599 with a Retry-After, or
 	// with a quota that has nothing left until a reset; a quota of 1 has nothing left after each call, and does not count.
 	Limited bool
-	// Failed reports that the API failed: a status from 500 to 599 that is not Limited. A Table may say otherwise, as of Limited.
+	// Failed reports that the API failed: a status from 500 to 599 that is not Limited. A Table may say otherwise, as of Limited. Without a
+	// Status no answer came at all.
 	Failed bool
 	// Status is the status of a refusal or a failure, 0 for other answers.
 	Status int
