@@ -72,8 +72,9 @@ func (m *Middleware) callFailed(err error) bool {
 	return m.cfg.CallFailed != nil && m.cfg.CallFailed(err)
 }
 
-// keepsAttempt returns after how long a task comes back whose call failed under a breaker with retry: false that is open. It goes to
-// the end of its line: a task whose calls alone fail must not be each probe.
+// keepsAttempt returns after how long a task comes back whose call failed under a breaker with retry: false: when the breaker lets a
+// probe go, or soon if it is not open, as the next failures may open it. The task goes to the end of its line: one whose calls alone fail
+// must not be each probe.
 func (r *taskRun) keepsAttempt(err error) (wait time.Duration, keeps bool) {
 	r.mu.Lock()
 	failed := r.failed
@@ -81,5 +82,8 @@ func (r *taskRun) keepsAttempt(err error) (wait time.Duration, keeps bool) {
 	if err == nil || !failed.KeepsAttempt || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return 0, false
 	}
-	return max(0, time.Until(failed.Until)) + rand.N(deferPause/10), true
+	if wait = time.Until(failed.Until); wait <= 0 {
+		wait = deferPause
+	}
+	return wait + rand.N(deferPause/10), true
 }

@@ -89,36 +89,49 @@ func TestBreakerOfAnAPIThatIsDown(t *testing.T) {
 	}
 }
 
-// "retry: false has tasks whose calls fail while it opens or is open keep their attempts."
+// docs/breaker.md, "When it opens": with `retry: false` a task whose call fails keeps its attempt, also before the breaker opens, and as
+// often as MaxDeferrals says.
 func TestBreakerKeepsAttempts(t *testing.T) {
 	t.Parallel()
-	for _, keeps := range []bool{false, true} {
-		breaker := "{of: 1, wait: 5s}"
-		if keeps {
-			breaker = "{of: 1, wait: 5s, retry: false}"
-		}
-		pol, err := limitsyaml.Parse("f", []byte(`limits: {p: {breaker: `+breaker+`, rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}`))
-		must(t, err)
-		inFakeTimeUnder(t, pol, MiddlewareConfig{}, func(s *system) {
-			var runs atomic.Int64
-			s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
-				if retried, _ := asynq.GetRetryCount(ctx); keeps && retried != 0 {
-					t.Errorf("it is attempt %d", retried)
+	for name, c := range map[string]struct {
+		breaker      string
+		deferrals    int
+		fails, after int64 // how many calls fail; after how many it is archived, 0 for never
+	}{
+		"uses them up":        {"{of: 1, wait: 5s}", 0, 9, 1},
+		"while it is open":    {"{of: 1, wait: 5s, retry: false}", 0, 3, 0},
+		"before it opens":     {"{of: 1000, wait: 5s, retry: false}", 0, 3, 0},
+		"not more than so":    {"{of: 1000, wait: 5s, retry: false}", 2, 9, 3},
+		"not without a probe": {"{of: 1, wait: 5s, retry: false}", 2, 9, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pol, err := limitsyaml.Parse("f", []byte(`limits: {p: {breaker: `+c.breaker+`, rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}}`))
+			must(t, err)
+			inFakeTimeUnder(t, pol, MiddlewareConfig{MaxDeferrals: c.deferrals}, func(s *system) {
+				var runs atomic.Int64
+				s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+					if retried, _ := asynq.GetRetryCount(ctx); retried != 0 {
+						t.Errorf("it is attempt %d", retried)
+					}
+					if runs.Add(1) <= c.fails {
+						_ = ReportHint(ctx, upstream.Hint{Failed: true})
+						return errors.New("no answer")
+					}
+					return nil
+				})
+				s.add(queue.Task{ID: "one", Scope: "p/a", MaxRetry: queue.Retries(0)})
+				if c.after == 0 {
+					s.until("it has succeeded", func() bool { return runs.Load() == c.fails+1 })
+					return
 				}
-				if runs.Add(1) < 4 {
-					_ = ReportHint(ctx, upstream.Hint{Failed: true})
-					return errors.New("no answer")
+				s.until("it is archived", func() bool {
+					info, err := s.inspector.GetTaskInfo("default", "one")
+					return err == nil && info.State == asynq.TaskStateArchived
+				})
+				if n := runs.Load(); n != c.after {
+					t.Errorf("it has run %d times, want %d", n, c.after)
 				}
-				return nil
-			})
-			s.add(queue.Task{ID: "one", Scope: "p/a", MaxRetry: queue.Retries(0)})
-			if keeps {
-				s.until("it has succeeded", func() bool { return runs.Load() == 4 })
-				return
-			}
-			s.until("it is archived", func() bool {
-				info, err := s.inspector.GetTaskInfo("default", "one")
-				return err == nil && info.State == asynq.TaskStateArchived
 			})
 		})
 	}

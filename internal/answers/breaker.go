@@ -27,7 +27,7 @@ type Call struct {
 type CallResult struct {
 	// Until is when a breaker that this process knows to be open lets a probe go, by its own clock; zero if there is none.
 	Until time.Time
-	// KeepsAttempt says that a task whose call failed uses up no attempt, since that breaker has retry: false.
+	// KeepsAttempt says that a task whose call failed uses up no attempt, since a breaker on the path has retry: false.
 	KeepsAttempt bool
 }
 
@@ -174,11 +174,9 @@ func (r *Reporter) isOpen(s *wire.Scope) (out CallResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, b := range s.Breakers {
-		if until := r.open[s.Prefix+wire.Path(b.Scope.String())]; until.After(time.Now()) {
-			out.KeepsAttempt = out.KeepsAttempt || b.Breaker.KeepAttempts
-			if until.After(out.Until) {
-				out.Until = until
-			}
+		out.KeepsAttempt = out.KeepsAttempt || b.Breaker.KeepAttempts
+		if until := r.open[s.Prefix+wire.Path(b.Scope.String())]; until.After(time.Now()) && until.After(out.Until) {
+			out.Until = until
 		}
 	}
 	return out

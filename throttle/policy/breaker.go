@@ -23,7 +23,7 @@ type Breaker struct {
 	Probe int64
 	// Wait is how long nothing starts at first: 1s to 10m. It doubles with each probe that fails: see Longest. Defaults to 30s.
 	Wait time.Duration
-	// KeepAttempts says that a task whose call fails while the breaker opens or is open uses up no attempt: retry: false.
+	// KeepAttempts says that a task whose call fails uses up no attempt: retry: false.
 	KeepAttempts bool
 	// Shadow says that the breaker counts and reports, and stops nothing.
 	Shadow bool
