@@ -10,6 +10,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/throttle/upstream"
 	"github.com/headway-go/headway/worker"
 )
 
@@ -76,4 +77,72 @@ func TestAPIIsDownForAnHour(t *testing.T) {
 		}
 		c.Logf("%d calls in the hour", meanwhile)
 	})
+}
+
+// docs/breaker.md, "What it saves": an API limps for three minutes. Each second call fails, or none is answered until a time-out: few
+// calls are made, no task is archived, another tenant is not held up, and a minute after the end the quota is used.
+func TestAPILimps(t *testing.T) {
+	long(t)
+	const rules = "{rules: [{name: all, algorithm: token-bucket, limit: 1000, per: 1s, burst: 50}], " +
+		"scopes: {'*': {breaker: {wait: 5s}, rules: [{name: own, algorithm: sliding-window, limit: 20, per: 1s}]}}}"
+	const n, others, rate, limps, timeout = 3000, 1500, 20, 3 * time.Minute, 10 * time.Second
+	for name, row := range map[string]struct {
+		call  func(a *dying) (fails bool)
+		most  int64 // calls while it limps
+		hangs bool
+	}{
+		"half of the calls fail": {func(a *dying) bool { return a.call() != http.StatusOK }, int64(limps/time.Second) * rate / 2, false},
+		"no answer in time": {func(a *dying) bool {
+			a.calls.Add(1)
+			if !a.isDown.Load() {
+				return false
+			}
+			<-time.After(timeout)
+			return true
+		}, int64(limps/time.Second) * rate / 15, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, rules, func(c *course) {
+				a := &dying{}
+				for range 2 {
+					c.process(worker.MiddlewareConfig{}, asynq.Config{Concurrency: 32}, func(ctx context.Context, _ *asynq.Task) error {
+						id, _ := asynq.GetTaskID(ctx)
+						if id[:3] == "p/a" && row.call(a) {
+							_ = worker.ReportHint(ctx, upstream.Hint{Failed: true})
+							return errors.New("no answer")
+						}
+						c.ended <- ran{id, time.Now()}
+						return nil
+					})
+				}
+				c.plan(n, "p/a")
+				<-time.After(10 * time.Second)
+				began := time.Now()
+				a.limps.Store(2)
+				a.isDown.Store(row.hangs)
+				a.calls.Store(0)
+				c.plan(others, "p/b")
+				<-time.After(limps)
+				meanwhile := a.calls.Load()
+				a.limps.Store(0)
+				a.isDown.Store(false)
+				back := time.Now()
+				runs := c.finish(n + others)
+				if meanwhile > row.most {
+					c.Errorf("%d calls while it limps, want at most %d", meanwhile, row.most)
+				}
+				last, expect := began, time.Duration(others/rate)*time.Second
+				for _, r := range of(runs, "p/b", began, back.Add(time.Hour)) {
+					last = r.at
+				}
+				if took := last.Sub(began); took > expect+5*time.Second {
+					c.Errorf("another tenant's tasks have taken %s, want %s", took, expect)
+				}
+				if got := len(of(runs, "p/a", back.Add(50*time.Second), back.Add(time.Minute))); got < 95*10*rate/100 {
+					c.Errorf("%d calls from the 50th to the 60th second after it is back, of %d", got, 10*rate)
+				}
+				c.Logf("%d calls; another tenant took %s, of %s", meanwhile, last.Sub(began), expect)
+			})
+		})
+	}
 }
