@@ -122,6 +122,7 @@ func TestKilledAtALastAttempt(t *testing.T) {
 			rdb := s.server.Client(t)
 			s.inspector = asynq.NewInspectorFromRedisClient(rdb)
 			next := newSystemOn(t, rdb, policyOfP(t, perHour(100)), MiddlewareConfig{})
+			next.server = s.server
 			if arrives {
 				s.is("foreign", asynq.TaskStateRetry)
 				must(t, s.inspector.RunTask("default", "foreign"))

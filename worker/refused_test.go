@@ -69,7 +69,7 @@ func TestOtherAppsTasksWait(t *testing.T) {
 	limiter, err := throttle.New(s.rdb, allowed, throttle.Config{App: "billing"})
 	must(t, err)
 	other := newSystemOn(t, s.rdb, allowed, MiddlewareConfig{})
-	other.throttle.cfg.Limiter = limiter
+	other.server, other.throttle.cfg.Limiter = s.server, limiter
 	other.serve(asynq.Config{}, nil) // both serve the queue from now on
 	other.haveEnded(len(ids))
 	for _, id := range ids {

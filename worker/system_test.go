@@ -41,8 +41,14 @@ var bound = redistest.Stretch(2 * time.Minute)
 
 func newSystem(t *testing.T, rules []policy.Rule, cfg MiddlewareConfig) *system {
 	t.Helper()
+	return newSystemUnder(t, policyOfP(t, rules), cfg)
+}
+
+// newSystemUnder is newSystem under a policy.
+func newSystemUnder(t *testing.T, policy *policy.Policy, cfg MiddlewareConfig) *system {
+	t.Helper()
 	server := redistest.NewServer(t)
-	s := newSystemOn(t, server.Client(t), policyOfP(t, rules), cfg)
+	s := newSystemOn(t, server.Client(t), policy, cfg)
 	s.server = server
 	return s
 }
@@ -86,7 +92,9 @@ func (s *system) serve(cfg asynq.Config, handler asynq.HandlerFunc) *Server {
 func (s *system) start(cfg asynq.Config, handler asynq.Handler) *Server {
 	s.t.Helper()
 	cfg.Concurrency, cfg.LogLevel = cmp.Or(cfg.Concurrency, 4), cmp.Or(cfg.LogLevel, asynq.FatalLevel)
-	cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = 20*time.Millisecond, 100*time.Millisecond
+	if s.server != nil { // in fake time waiting takes no time, and each poll does
+		cfg.TaskCheckInterval, cfg.DelayedTaskCheckInterval = 20*time.Millisecond, 100*time.Millisecond
+	}
 	server := s.throttle.NewServer(cfg)
 	must(s.t, server.Start(handler))
 	s.t.Cleanup(server.Shutdown)

@@ -229,7 +229,7 @@ func tenants(t *testing.T, limit int64) *policy.Policy {
 // beside them, those that were enqueued behind all of its own, and those that wait in line.
 func TestNoTenantTakesAllSlots(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
+	s := newSystemUnder(t, tenants(t, 1000), MiddlewareConfig{})
 	var running, most atomic.Int64
 	let := make(chan struct{})
 	var endless, others []queue.Task
@@ -272,7 +272,7 @@ func TestNoTenantTakesAllSlots(t *testing.T) {
 // lost its place, and asynq brought it minutes later.
 func TestTurnBeforeItExists(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
+	s := newSystemUnder(t, tenants(t, 1000), MiddlewareConfig{})
 	let := make(chan struct{})
 	var running atomic.Int64
 	s.serve(asynq.Config{Concurrency: 8}, func(ctx context.Context, task *asynq.Task) error {
@@ -309,7 +309,7 @@ func TestTurnBeforeItExists(t *testing.T) {
 func TestOneTenantIsPickedUpOnce(t *testing.T) {
 	t.Parallel()
 	const size, n = 16, 320
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 100_000), MiddlewareConfig{})
+	s := newSystemUnder(t, tenants(t, 100_000), MiddlewareConfig{})
 	_, err := s.throttle.cfg.Limiter.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: 2 * time.Second, RetryKnown: true})
 	must(t, err)
 	s.planned(jobs(n, "p/a")...)
@@ -327,7 +327,7 @@ func TestOneTenantIsPickedUpOnce(t *testing.T) {
 // another server has room for them and serves other queues either.
 func TestHangingTenantIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	s := newSystemOn(t, redistest.NewServer(t).Client(t), tenants(t, 1000), MiddlewareConfig{})
+	s := newSystemUnder(t, tenants(t, 1000), MiddlewareConfig{})
 	for i := range 40 {
 		s.add(queue.Task{ID: fmt.Sprint(i), Scope: "p/a", Queue: "one"})
 	}
