@@ -228,16 +228,18 @@ func TestDrain(t *testing.T) {
 	_, err := s.queue.Enqueue(t.Context(), queue.Task{Type: "mail", ID: "elsewhere", Scope: "search"})
 	must(t, err)
 	end := s.holdsRuns()
+	h := pageOfSite(t, s)
+	s.handler = h.mux
 	shown := func(texts ...string) string {
 		t.Helper()
-		s.handler = pageOfSite(t, s).mux // reads Redis anew
+		h.forget() // and reads Redis anew
 		return s.sees(http.StatusOK, "/drain?scope=payments/acme", texts...)
 	}
 	redistest.WaitAsking(t, "both to run", 15*time.Second, func() bool { return strings.Contains(shown(), "2 tasks are with a worker") })
 	shown("payments/acme is not paused", `verb=drain`)
 	row := regexp.MustCompile(`data-key="runs payments/acme">.* data-label="Tasks" class="n">2<.*>&lt;b&gt;[01]</a>.* data-label="Picked up"><time`)
 	redistest.WaitAsking(t, "the server to say what it runs", time.Minute, func() bool {
-		s.handler = pageOfSite(t, s).mux
+		h.forget()
 		_, body := s.get("/failures")
 		return row.MatchString(body)
 	})
