@@ -58,7 +58,7 @@ RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage
 # Tests in which one goroutine computes, such as miniredis interpreting Lua, and the longest of whole workers: under the race
 # detector they take ten times as long, more than a third of its time. make test runs them. Of patterns that match, go test
 # heeds the first: one of a subtest before one of a test would have the test run.
-COMPUTES = 'Histories$$|BruteForce$$|AgainstModel$$|^Test(SharesOfThoseWhoWait|ShareScenes|Lanes|Pace|RunTimesRange|ThreeDaysBehindWhatNoClockTells|NeverMoreThanTheLarger|SlowLimitsLeaveRoom|LateIsNeverOver|Uncertainty|BatchMemory)$$|/^miniredis$$|//^miniredis$$'
+COMPUTES = 'Histories$$|BruteForce$$|AgainstModel$$|^Test(SharesOfThoseWhoWait|ShareScenes|Lanes|Pace|RunTimesRange|ThreeDaysBehindWhatNoClockTells|NeverMoreThanTheLarger|SlowLimitsLeaveRoom|LateIsNeverOver|Uncertainty|BatchMemory|BreakerOfAnAPIThatIsDown|RightsComeFirst)$$|/^miniredis$$|//^miniredis$$'
 # The packages whose tests take longest are begun first: begun last, as their names would have it, one of them has the end to itself.
 LONGEST = ./worker ./throttle ./test/e2e
 # Each package that names go-redis' client is compiled with wrappers of its 600 methods: without inlining and DWARF in a third
