@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// waitStep is after how long WaitFor looks again at first.
-	waitStep = 2 * time.Millisecond
-	// askStep is after how long it does at last, and how often servers are asked for what takes them seconds.
+	// waitStep is after how long WaitFor looks again at first, and longestStep at last.
+	waitStep, longestStep = 2 * time.Millisecond, 200 * time.Millisecond
+	// askStep is how often servers are asked for what takes them seconds.
 	askStep = 50 * time.Millisecond
 )
 
@@ -22,19 +22,19 @@ func Must(t testing.TB, err error) {
 
 // WaitFor returns when cond answers true and fails t when it has not within bound, or within Stretch(0) if that is longer; what
 // completes the sentence "waited in vain for …". It looks at once, after two milliseconds, and then the more seldom the longer it has
-// waited, twenty times a second at least, in the caller's goroutine, which must be the test's own.
+// waited, five times a second at least, in the caller's goroutine, which must be the test's own.
 func WaitFor(t testing.TB, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
-	waitFrom(t, waitStep, what, bound, cond)
+	waitEvery(t, waitStep, longestStep, what, bound, cond)
 }
 
 // WaitAsking is WaitFor for a cond that asks servers and would keep them busy: it looks at once, then twenty times a second.
 func WaitAsking(t testing.TB, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
-	waitFrom(t, askStep, what, bound, cond)
+	waitEvery(t, askStep, askStep, what, bound, cond)
 }
 
-func waitFrom(t testing.TB, step time.Duration, what string, bound time.Duration, cond func() bool) {
+func waitEvery(t testing.TB, least, most time.Duration, what string, bound time.Duration, cond func() bool) {
 	t.Helper()
 	bound = max(bound, Stretch(0)) // the bounds that packages give are stretched already
 	for began := time.Now(); ; {
@@ -45,7 +45,7 @@ func waitFrom(t testing.TB, step time.Duration, what string, bound time.Duration
 		if waited >= bound {
 			break
 		}
-		<-time.After(min(max(step, waited/8), askStep))
+		<-time.After(min(max(least, waited/8), most))
 	}
 	t.Fatalf("waited in vain for %s, %v long", what, bound)
 }
