@@ -73,8 +73,8 @@ func (m *Middleware) callFailed(err error) bool {
 }
 
 // keepsAttempt returns after how long a task comes back whose call failed under a breaker with retry: false: when the breaker lets a
-// probe go, or soon if it is not open, as the next failures may open it. The task goes to the end of its line: one whose calls alone fail
-// must not be each probe.
+// probe go, or soon if it is not open, as the next failures may open it, or if another member of a pool may do it. The task goes to the
+// end of its line: one whose calls alone fail must not be each probe.
 func (r *taskRun) keepsAttempt(err error) (wait time.Duration, keeps bool) {
 	r.mu.Lock()
 	failed := r.failed
@@ -82,7 +82,10 @@ func (r *taskRun) keepsAttempt(err error) (wait time.Duration, keeps bool) {
 	if err == nil || !failed.KeepsAttempt || errors.Is(err, asynq.SkipRetry) || errors.Is(err, asynq.RevokeTask) {
 		return 0, false
 	}
-	if wait = time.Until(failed.Until); wait <= 0 {
+	switch wait = max(0, time.Until(failed.Until)); {
+	case r.grant.Member() != "":
+		wait = 0
+	case wait == 0:
 		wait = deferPause
 	}
 	return wait + rand.N(deferPause/10), true

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 const threeKeys = `
@@ -131,6 +134,94 @@ func TestAnAnswerStaysWithItsMember(t *testing.T) {
 		}
 		if n := made.of("bob"); n > 40 {
 			t.Errorf("bob was called %d times though it asked to stay away", n)
+		}
+	})
+}
+
+// "quarantined by an answer (401, 402 …) with an event, and returned by hand or after a time": no task uses up an attempt by a key that
+// is not accepted, and the others have its part of the work.
+func TestMemberInQuarantine(t *testing.T) {
+	t.Parallel()
+	inFakeTimeUnder(t, poolPolicy(t, threeKeys), MiddlewareConfig{}, func(s *system) {
+		var made calls
+		var good atomic.Bool
+		limiter := s.throttle.cfg.Limiter
+		work := func(n int) {
+			t.Helper()
+			before, began := made.of(""), time.Now()
+			s.planned(jobs(n, "github/a")...)
+			s.haveEnded(n)
+			if took := time.Since(began); took > time.Duration(n)*time.Second/150+2*time.Second || made.of("") > before {
+				t.Errorf("%d tasks took %s, %d without a member", n, took, made.of("")-before)
+			}
+		}
+		s.serve(asynq.Config{Concurrency: 20}, func(ctx context.Context, task *asynq.Task) error {
+			_ = made.handle(ctx, task)
+			status := http.StatusOK
+			if Member(ctx) == "bob" && !good.Load() {
+				status = http.StatusUnauthorized
+			}
+			return ReportStatus(ctx, status, nil).Err()
+		})
+		work(600)
+		refused := made.of("bob")
+		if refused == 0 || refused > 40 {
+			t.Errorf("bob was called %d times with a key that is not accepted", refused)
+		}
+		events, err := limiter.UpstreamEvents(s.t.Context(), "github/@bob")
+		if i := slices.IndexFunc(events, func(e throttle.UpstreamEvent) bool { return e.What == "pause" }); err != nil || i < 0 ||
+			events[i].Status != http.StatusUnauthorized || events[i].Scope != "github/@bob" {
+			t.Errorf("events %+v, %v", events, err)
+		}
+		good.Store(true)
+		work(300)
+		if n := made.of("bob"); n != refused {
+			t.Errorf("bob was called %d times in quarantine", n-refused)
+		}
+		must(t, limiter.CloseBreaker(s.t.Context(), "github/@bob"))
+		work(600)
+		if n := made.of("bob") - refused; n < 100 {
+			t.Errorf("bob was called %d times after it was returned by hand", n)
+		}
+		good.Store(false)
+		work(300)
+		good.Store(true)
+		<-time.After(70 * time.Minute) // up to a tenth longer than an hour
+		before := made.of("bob")
+		work(600)
+		if n := made.of("bob") - before; n < 100 {
+			t.Errorf("bob was called %d times after its quarantine", n)
+		}
+		if _, failed := s.counters(); failed > 0 {
+			t.Errorf("%d attempts were used up", failed)
+		}
+	})
+}
+
+// "one dies": the breaker of a member opens for its calls alone.
+func TestMemberThatDies(t *testing.T) {
+	t.Parallel()
+	text := strings.Replace(threeKeys, "scopes:\n", "scopes:\n      \"@*\": {breaker: {failures: 50%, of: 20, in: 10s, wait: 30s, retry: false}}\n", 1)
+	inFakeTimeUnder(t, poolPolicy(t, text), MiddlewareConfig{}, func(s *system) {
+		var made calls
+		var done atomic.Int64
+		s.planned(jobs(2000, "github/a")...)
+		began := time.Now()
+		s.serve(asynq.Config{Concurrency: 20}, func(ctx context.Context, task *asynq.Task) error {
+			_ = made.handle(ctx, task)
+			if Member(ctx) == "bob" {
+				ReportHint(ctx, upstream.Hint{Failed: true})
+				return errors.New("no answer")
+			}
+			done.Add(1)
+			return ReportStatus(ctx, http.StatusOK, nil).Err()
+		})
+		s.until("all are done", func() bool { return done.Load() == 2000 })
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("2000 tasks of two keys of 250 a second took %s", took)
+		}
+		if n := made.of("bob"); n > 130 { // 100 are on their way before it opens
+			t.Errorf("bob was called %d times, and answered none", n)
 		}
 	})
 }

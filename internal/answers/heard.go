@@ -125,12 +125,17 @@ func (r *Reporter) Look(s *wire.Scope) {
 
 // levels returns the paths of a scope and of those above it, outermost first.
 func levels(s *wire.Scope) (paths []string) {
-	for i := range s.Path {
-		if s.Path[i] == '/' {
-			paths = append(paths, s.Path[:i])
+	for _, path := range []string{s.Path, s.MemberPath()} {
+		for i := range path {
+			if path[i] == '/' && !slices.Contains(paths, path[:i]) {
+				paths = append(paths, path[:i])
+			}
+		}
+		if path != "" || paths == nil {
+			paths = append(paths, path)
 		}
 	}
-	return append(paths, s.Path)
+	return paths
 }
 
 // pauseFields returns where the hash api has the pauses of paths, by APIs and then by breakers.

@@ -118,6 +118,9 @@ func (r *Reporter) Probe(s *wire.Scope, begins time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	put(&r.probes, scopeKey(s), begins)
+	if s.Member != nil { // what its API answers is reported for it
+		put(&r.probes, s.Prefix+s.MemberPath(), begins)
+	}
 	r.probing.Store(true)
 }
 

@@ -77,6 +77,14 @@ func (s *Scope) With(m *Member) *Scope {
 	return &out
 }
 
+// MemberPath returns the path of the member's node, "" for none.
+func (s *Scope) MemberPath() string {
+	if s.Member == nil {
+		return ""
+	}
+	return Path(policy.MemberScope(s.Pool.Level, s.Member.Name).String())
+}
+
 // Check returns the error of a cost that no wait admits: under a rule of the path that applies now, or under the rules of every member.
 // CheckAll heeds the path's rules of other hours too.
 func (s *Scope) Check(charge func(policy.Rule) int64) error { return s.check(s.Rules, charge) }
