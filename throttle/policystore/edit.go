@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/diag"
-	"github.com/headway-go/headway/internal/duration"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
@@ -428,7 +427,7 @@ func (s *Store) Reset(ctx context.Context, e Edit, l *throttle.Limiter, scope, r
 func (s *Store) OpenBreaker(ctx context.Context, e Edit, l *throttle.Limiter, scope string) (Made, error) {
 	return s.breaker(ctx, e, "open", scope, func(context.Context) error {
 		if e.For > throttle.LongestOpen {
-			return refuse("a breaker opens for %s at most; pause the scope for longer", duration.Format(throttle.LongestOpen))
+			return refuse("a breaker opens for %.0fh at most; pause the scope for longer", throttle.LongestOpen.Hours())
 		}
 		parsed, err := policy.ParseScope(scope)
 		if err == nil {

@@ -59,7 +59,7 @@ func TestDeadServerOpensBreaker(t *testing.T) {
 						_ = resp.Body.Close()
 					}
 					if down != 0 {
-						ask("http://other.test")
+						_ = ask("http://other.test")
 					}
 				}
 				pass(time.Second)

@@ -189,7 +189,7 @@ func TestReasonIsABreaker(t *testing.T) {
 	if b := a.scope("p/a").Breakers; len(b) != 1 || b[0].Scope != "p" || b[0].Why() != "by hand" || b[0].Then() != "next probe" || time.Until(b[0].NextProbe.Time) < 4*time.Minute {
 		t.Errorf("%+v", b)
 	}
-	if trouble := a.Service.Trouble("p", Outline{Upstream: throttle.UpstreamState{Breakers: []throttle.UpstreamBreaker{{Scope: "p/a"}}}}, Limits{}); trouble.String() != "1 with an open breaker" {
+	if trouble := a.Trouble("p", Outline{Upstream: throttle.UpstreamState{Breakers: []throttle.UpstreamBreaker{{Scope: "p/a"}}}}, Limits{}); trouble.String() != "1 with an open breaker" {
 		t.Error(trouble)
 	}
 	must(t, second(a.limits.Report(t.Context(), "p/a", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})))
