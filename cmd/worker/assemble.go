@@ -22,7 +22,7 @@ type taskServer struct {
 // assemble puts wrapper and server together. It does no I/O.
 func assemble(limits *worker.Limits, o options, log *slog.Logger) (system, error) {
 	cfg := o.outbound
-	cfg.Logger, cfg.OnResponse, cfg.OnSent = slog.New(ofTask{log.Handler()}), judge, worker.ReportSent
+	cfg.Logger, cfg.OnResponse, cfg.OnSent, cfg.Member = slog.New(ofTask{log.Handler()}), judge, worker.ReportSent, worker.Member
 	out, err := outbound.New(cfg)
 	if err != nil {
 		return nil, err

@@ -103,7 +103,8 @@ func newWorker() (*cobra.Command, *options) {
 	fs.StringArrayVar(&o.outbound.AllowMethods, "allow-method", nil, "`METHOD` that tasks may have besides GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS, such as PROPFIND. "+
 		"CONNECT and TRACE are always refused. May be repeated. Give it to enqueue, too")
 	fs.StringArrayVar(&o.outbound.Secrets, "secret", nil, "`env:NAME@HOST[:PORT]`: a secret that tasks may name as ${env:NAME} in header values, paths and queries, and the host "+
-		"that may receive it. file:PATH@HOST is ${file:PATH}. May be repeated")
+		"that may receive it. file:PATH@HOST is ${file:PATH}, and file:DIR/{member}@HOST or env:PREFIX_{member}@HOST is what {{secret .member}} of a header gets: the secret of the "+
+		"pool's member that the task was granted. May be repeated")
 	fs.BoolVar(&o.traces, "trace-context", false, "send the W3C trace context that a task carries on with its request")
 	fs.StringVar(&o.given.listen, "listen", "", "serve /healthz and /metrics (Prometheus) on `ADDR`, such as :9090, on 127.0.0.1 if it names no host. Any address that is not "+
 		"loopback needs the environment variable "+tokenVariable+", of 16 characters or more, which callers send as \"Authorization: Bearer TOKEN\"")

@@ -63,4 +63,7 @@
 // Errors name a request by method, scheme, host and path. Segments of the path that look like keys, as in webhooks, are hidden
 // (TestShownPath); a key of up to 20 letters without a digit looks like a word, and is shown. net/http prints nothing (TestMain).
 // Debug records contain method, host, status and elapsed_ms (TestDebugRecord).
+//
+// A task may name a secret instead of containing it: see Config.Secrets (TestSecretsByReference, TestSecretsAreRefused), and for the key
+// of the pool's member that it was granted Config.Member (TestSecretOfTheMember, TestMembersWithoutSecrets, TestEntriesOfMembers).
 package outbound

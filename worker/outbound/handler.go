@@ -62,7 +62,15 @@ type Config struct {
 	// host that each may be sent to. "env:NAME@HOST" allows ${env:NAME}, from this process's environment. "file:PATH@HOST:PORT"
 	// allows ${file:PATH}, read for each request. Without a port a secret is sent by https only. A task that refers to any other
 	// secret fails for good. Defaults to none.
+	//
+	// An entry whose name ends in {member} has a secret for each member of a pool: "file:DIR/{member}@HOST" in the file of that name
+	// in DIR, "env:PREFIX_{member}@HOST" in the variable PREFIX_ALIAS. A header's value that contains {{secret .member}} gets that of
+	// the member that Member returns. A host has one such entry.
 	Secrets []string
+
+	// Member returns the alias of the pool's member that the task was granted, "" for none. ctx is that of the task. Set it to
+	// worker.Member. Defaults to none.
+	Member func(ctx context.Context) string
 
 	// Logger receives one Debug record for each request: method, host, status and elapsed_ms, nothing
 	// else of the task. Defaults to a logger that discards.
@@ -127,6 +135,9 @@ func build(cfg Config, s seams) (*Handler, error) {
 	if cfg.OnSent == nil {
 		cfg.OnSent = func(context.Context) {}
 	}
+	if cfg.Member == nil {
+		cfg.Member = func(context.Context) string { return "" }
+	}
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, defaultUserAgent)
 	return &Handler{
 		cfg: cfg, transport: newTransport(newDialer(reach, s)), secrets: secrets,
@@ -177,7 +188,7 @@ func (h *Handler) Close() { h.transport.CloseIdleConnections() }
 // the API may or may not have received the request; asynq retries it. Costs no Redis command except those of Config.OnResponse.
 func (h *Handler) ProcessTask(ctx context.Context, t *asynq.Task) error {
 	start := time.Now()
-	c, err := h.parse(t.Payload())
+	c, err := h.parse(t.Payload(), h.cfg.Member(ctx))
 	if bad, ok := errors.AsType[*PayloadError](err); ok {
 		return permanent{bad}
 	} else if err != nil {

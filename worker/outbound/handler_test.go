@@ -238,7 +238,7 @@ func TestBadPayloadSaysWhichField(t *testing.T) {
 func FuzzParseCall(f *testing.F) {
 	f.Add([]byte(`{"url":"http://u:p@h/p?q#f","method":"GET","headers":{"A":"b"},"body":"{\"a\":\"bcdef\"}"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(data)
+		c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(data, "")
 		if err != nil {
 			var bad *PayloadError
 			if !errors.As(err, &bad) || strings.ContainsAny(err.Error(), "\n\r\x00") {

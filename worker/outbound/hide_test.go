@@ -25,7 +25,7 @@ func callOf(tb testing.TB, p payload) *call {
 	if p.URL == "" {
 		p.URL = "http://h/"
 	}
-	c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(tb, p).Payload())
+	c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(tb, p).Payload(), "")
 	must(tb, err)
 	return c
 }
@@ -204,7 +204,7 @@ func FuzzHide(f *testing.F) {
 	f.Add("0", "0", "0000", "0 0000", uint8(0), uint8(0)) // the body is four numbers to a decoder
 	f.Fuzz(func(t *testing.T, header, query, body, text string, from, echo uint8) {
 		p := payload{URL: "http://h/?" + query, Headers: map[string]string{"X-A": header}, Body: body}
-		c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(t, p).Payload())
+		c, err := (&Handler{cfg: Config{UserAgent: "ua"}}).parse(task(t, p).Payload(), "")
 		if err != nil {
 			return
 		}
@@ -288,7 +288,7 @@ func TestSecretsByReference(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "second") || strings.Contains(err.Error(), "k3y") || !strings.Contains(err.Error(), redacted) {
 		t.Errorf("%v", err)
 	}
-	if c, err := h.parse([]byte(`{"url":"` + s.URL + `/a/${env:HEADWAY_TEST_KEY}/b"}`)); err != nil || c.target() != "GET "+s.URL+"/a/"+redacted+"/b" {
+	if c, err := h.parse([]byte(`{"url":"`+s.URL+`/a/${env:HEADWAY_TEST_KEY}/b"}`), ""); err != nil || c.target() != "GET "+s.URL+"/a/"+redacted+"/b" {
 		t.Errorf("%v, %v", c, err)
 	}
 }
@@ -322,7 +322,7 @@ func TestSecretsAreRefused(t *testing.T) {
 		"a file of too much": {"https://api.example.com/", "${file:" + large + "}", "is larger than 64 KiB", false},
 	} {
 		p := payload{URL: row.url, Headers: map[string]string{"X-Key": row.header}}
-		_, err := h.parse(task(t, p).Payload())
+		_, err := h.parse(task(t, p).Payload(), "")
 		var bad *PayloadError
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) || errors.As(err, &bad) != row.good {
 			t.Errorf("%s: %v", name, err)

@@ -51,12 +51,13 @@ func (e *PayloadError) Error() string {
 	return fmt.Sprintf("outbound: bad payload: %s: %s", e.Field, e.Reason)
 }
 
-func (h *Handler) parse(data []byte) (*call, error) {
+// parse reads the payload of a task that was granted a pool's member, "" for none.
+func (h *Handler) parse(data []byte, member string) (*call, error) {
 	p, err := decode(data)
 	if err != nil {
 		return nil, err
 	}
-	given, err := h.secrets.resolve(&p)
+	given, err := h.secrets.resolve(&p, member)
 	if err != nil {
 		return nil, err
 	}
