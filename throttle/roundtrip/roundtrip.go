@@ -47,6 +47,9 @@ type Transport struct {
 	// requests of the scope, in every process: see throttle.Limiter.Report. Calls that fail open the scope's breaker: see
 	// throttle.Limiter.ReportCall. A request whose context was canceled counts as none. Defaults to false.
 	IgnoreAnswers bool
+	// Sign puts the key of a pool's member into a request, a copy of the caller's, as it is sent: member is the alias of the member
+	// that it was granted, "" without a pool. It must be quick. Defaults to nothing, for scopes without a pool.
+	Sign func(r *http.Request, member string)
 	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
 }
@@ -98,10 +101,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, closeBody(r))
 	}
 	ctx, lease := t.Limiter.Lease(r.Context(), d.Grant)
-	sent := r
-	if ctx != r.Context() {
-		sent = r.WithContext(ctx)
-	}
+	sent := t.signed(ctx, r, d.Member)
 	began := time.Now()
 	resp, err := t.base().RoundTrip(sent)
 	if err != nil {
@@ -113,9 +113,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp.Request = r
 	if !t.IgnoreAnswers {
 		// The caller gets the answer, even if it cannot be reported to Redis.
-		advice := t.Limiter.ReadResponse(scope, resp, time.Now())
+		about := d.Grant.AnswerScope()
+		advice := t.Limiter.ReadResponse(about, resp, time.Now())
 		advice.Sent = began
-		_, _ = t.Limiter.Report(r.Context(), scope, advice)
+		_, _ = t.Limiter.Report(r.Context(), about, advice)
+		if about != scope && !advice.Limited { // it may have been the probe of its path too
+			_, _ = t.Limiter.Report(r.Context(), scope, upstream.Hint{Unread: true, Sent: began})
+		}
 		t.ended(r, scope, d.Grant, advice)
 		if t.Settle == nil && len(advice.Costs) > 0 {
 			_, _ = t.Limiter.Settle(r.Context(), d.Grant, advice.Costs)
@@ -134,6 +138,18 @@ func (t *Transport) ended(r *http.Request, scope string, g throttle.Grant, hint 
 	if s, err := policy.ParseScope(scope); err == nil && pol.Hears(s, hint.Host) {
 		_, _ = t.Limiter.ReportCall(r.Context(), g, hint.Failed)
 	}
+}
+
+// signed returns the request as it is sent.
+func (t *Transport) signed(ctx context.Context, r *http.Request, member string) *http.Request {
+	switch {
+	case t.Sign != nil:
+		r = r.Clone(ctx)
+		t.Sign(r, member)
+	case ctx != r.Context():
+		r = r.WithContext(ctx)
+	}
+	return r
 }
 
 // held returns the body of an answer, whose end settles its request and whose Close frees its places.
