@@ -37,6 +37,7 @@ type built struct {
 	limits  string // the file
 	api     *countapi.Server
 	lasts   time.Duration
+	keys    string // the directory with the keys of a pool's members; "" without a pool
 	workers []*builtWorker
 	batch   *programs.Program // nil until there is one
 
@@ -64,9 +65,12 @@ var listening = regexp.MustCompile(`msg=listening addr=(\S+)`)
 // work starts workers at once and waits until each takes tasks.
 func (p *built) work(workers int, redisURL string, slots int) {
 	p.Helper()
+	args := []string{"-redis", redisURL, "-limits", p.limits, "-concurrency", strconv.Itoa(slots), "-listen", "127.0.0.1:0", "-allow-host", p.api.Addr()}
+	if p.keys != "" {
+		args = append(args, "-secret", "file:"+p.keys+"/{member}@"+p.api.Addr())
+	}
 	for range workers {
-		w := programs.Start(p, nil, "worker", "-redis", redisURL, "-limits", p.limits, "-concurrency", strconv.Itoa(slots),
-			"-listen", "127.0.0.1:0", "-allow-host", p.api.Addr())
+		w := programs.Start(p, nil, "worker", args...)
 		p.workers = append(p.workers, &builtWorker{Program: w})
 	}
 	for _, w := range p.workers {
@@ -99,6 +103,9 @@ func (p *built) write(path string, tasks []job) error {
 		call := queue.HTTP{
 			Method: http.MethodPost, URL: p.api.URL(j.scope) + "?latency=" + p.lasts.String(),
 			Headers: map[string]string{"X-Task-Id": j.id},
+		}
+		if p.keys != "" {
+			call.Headers["X-Task-Id"] += memberMark + "{{secret .member}}"
 		}
 		if err := lines.Encode(map[string]any{"type": "http", "id": j.id, "scope": j.scope, "http": call}); err != nil {
 			return err
@@ -244,7 +251,7 @@ func (st *stage) follow() (end func()) {
 			n += len(calls)
 			starts := make([]start, len(calls))
 			for i, c := range calls {
-				starts[i] = start{job: job{c.ID, c.Scope}, at: st.at.Epoch().Add(c.Arrived)}
+				starts[i] = start{job: calledAs(c), at: st.at.Epoch().Add(c.Arrived)}
 			}
 			st.starts.note(starts...)
 		}

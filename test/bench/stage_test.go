@@ -68,6 +68,7 @@ func newStage(b *testing.B, s scenario, change func(policy.Rule) policy.Rule) *s
 	}
 	if s.outside {
 		st.built = newBuilt(b, policy, st.at, s.callLasts())
+		st.built.keys = keyFiles(b, s)
 	}
 	return st
 }

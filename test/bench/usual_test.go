@@ -34,6 +34,11 @@ func (comeBack) Error() string { return "over the limit" }
 
 // byTheWiki has asynq look for due tasks every second.
 func byTheWiki(st *stage) (stop func() error, err error) {
+	return byTheWikiAs(st, func(scope string) string { return scope })
+}
+
+// byTheWikiAs has tasks spend from another scope, chosen anew each time.
+func byTheWikiAs(st *stage, choose func(scope string) string) (stop func() error, err error) {
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
 		cfg.DelayedTaskCheckInterval = time.Second
 		cfg.IsFailure = func(err error) bool { return !errors.As(err, new(comeBack)) }
@@ -47,6 +52,7 @@ func byTheWiki(st *stage) (stop func() error, err error) {
 		return srv.Shutdown, srv.Start(asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 			st.picked.Add(1)
 			j := jobOf(ctx, task)
+			j.scope = choose(j.scope)
 			if err := st.ask(ctx, limiter, j.scope); err != nil {
 				return err
 			}
