@@ -112,7 +112,9 @@ answers={most: 150%}), and its breaker (breaker={failures: 50%}). KEY= removes i
 	opening.Long = `Opens the breaker of SCOPE, as if its calls failed. After -for, or after the wait that the
 limits have, tasks go as probes, and the first that succeeds closes it. payments/* is no
 SCOPE: each name has a breaker of its own.`
-	closing := l.change("close SCOPE", "Close the breaker of SCOPE: its limits count a tenth at first", 1, 1, of(control.VerbClose))
+	closing := l.change("close SCOPE", "Close the breaker of SCOPE, or end a pause that its API asked for", 1, 1, of(control.VerbClose))
+	closing.Long = `Closes the breaker of SCOPE: its limits count a tenth at first. Also ends a pause that its API
+asked for, such as the quarantine of a pool's member, payments/@key1.`
 	cli.DurationVar(opening.Flags(), &l.edit.For, "for", 0, "after how long the first probe goes, 24h at most. Default: the wait of the breaker")
 	drain := &cobra.Command{Use: "drain SCOPE", Short: "Pause, then wait until no task of SCOPE runs", Args: cli.Args(1, 1), RunE: l.bounded(l.online(l.drain))}
 	cli.DurationVar(drain.Flags(), &l.timeout, "timeout", 0, "how long to wait. The pause stays. Default: no bound")

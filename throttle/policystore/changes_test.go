@@ -13,6 +13,7 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // UnmatchedSince names the version that took a scope's rules away, however many came after it, and none for a scope that never
@@ -239,6 +240,13 @@ func TestBreakerIsAVersion(t *testing.T) {
 	}
 	if state, err := l.UpstreamState(t.Context(), "p"); err != nil || len(state.Breakers) > 0 || len(historyOf(t, s)) != 3 {
 		t.Errorf("%+v, %v", state, err)
+	}
+	// "Also ends a pause that its API asked for."
+	_, err = l.Report(t.Context(), "p/b", upstream.Hint{Limited: true, Retry: time.Hour, RetryKnown: true})
+	must(t, err)
+	must(t, second(s.CloseBreaker(t.Context(), anna, l, "p/b")))
+	if d, err := l.Allow(t.Context(), "p/b"); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 

@@ -437,12 +437,14 @@ func (s *Store) OpenBreaker(ctx context.Context, e Edit, l *throttle.Limiter, sc
 	}, func(ctx context.Context) error { return l.OpenBreaker(ctx, scope, e.For) })
 }
 
-// CloseBreaker closes the breaker of a scope, as OpenBreaker opens it. It goes without Edit.For. The error is ErrUnchanged if it is not
-// open.
+// CloseBreaker closes the breaker of a scope, as OpenBreaker opens it, and ends a pause that its API has asked for. It goes without
+// Edit.For. The error is ErrUnchanged if there is neither.
 func (s *Store) CloseBreaker(ctx context.Context, e Edit, l *throttle.Limiter, scope string) (Made, error) {
 	return s.breaker(ctx, e, "close", scope, func(ctx context.Context) error {
 		state, err := l.UpstreamState(ctx, scope)
-		if n := len(state.Breakers); err == nil && (n == 0 || state.Breakers[n-1].Scope != scope) {
+		isOpen := slices.ContainsFunc(state.Breakers, func(b throttle.UpstreamBreaker) bool { return b.Scope == scope })
+		paused := slices.ContainsFunc(state.Pauses, func(p throttle.UpstreamPause) bool { return p.Scope == scope })
+		if err == nil && !isOpen && !paused {
 			err = ErrUnchanged
 		}
 		return err
