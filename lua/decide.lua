@@ -120,10 +120,11 @@ local function decide(a, of, number)
     if not place and waits and held_up(of, a.scope, match(a.id, '^[^:]*')) then return deny(of, a, nil, 3) end
   end
   local its, costs, start, _, sure = rules.choose(of, a.cost, now + a.from, lease)
-  if not (start and sure and start <= now + a.ahead) then
-    for _, r in ipairs(freed or {}) do rules.due(r.node) end -- its units came free
-    return deny(of, a, lease, place and 6 or a.task and 3 or 0, place)
+  local admitted = start and sure and start <= now + a.ahead
+  if freed and not (admitted and freed == its) then -- its units came free, and another member may have admitted it
+    for _, r in ipairs(freed) do rules.due(r.node) end
   end
+  if not admitted then return deny(of, a, lease, place and 6 or a.task and 3 or 0, place) end
   lease = lease or lease_of(a.id, start)
   local retries = (start > now or a.cost == 0) and retries_of(its, costs, lease)
   local at = not a.peek and rules.charge(its, start, costs, lease, a.leeway)

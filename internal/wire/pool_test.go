@@ -173,6 +173,39 @@ func TestAMemberMakesItsPoolDue(t *testing.T) {
 	}
 }
 
+// What frees units of a member makes the node above it due: also a task that comes too late for its start and goes to another member.
+func TestALateTaskFreesItsMember(t *testing.T) {
+	w := newWorld(t)
+	w.belongs = map[string][]string{"of one": {"one"}, "of two": {"two"}}
+	w.pool = &PoolRules{Members: []MemberRules{{Name: "one", Shape: 1}, {Name: "two", Shape: 2, Priority: 1}}}
+	w.rules = []Rule{
+		{Kind: 'S', Level: 1, Name: "of one", Numbers: []int64{2, 60 * second, 1, 0}},
+		{Kind: 'S', Level: 1, Name: "of two", Numbers: []int64{1, second, 1, 0}},
+	}
+	w.limits[1] = []int64{2, 1}
+	if err := w.attempts(Attempt{ID: "call", Cost: 1, Many: 1}, "1", "/a"); err != nil { // with two
+		t.Fatal(err)
+	}
+	w.waits(t, "/a", 1)
+	if n, _ := w.grants(t, Dispatch{Most: 10}); n != 1 {
+		t.Fatalf("%d granted, want one with the member one", n)
+	}
+	late := w.flight[sortedKeys(w.flight)[0]]
+	if err := w.join([]*waiting{{queue: "q1", scope: "/b", id: "dear", cost: "2", arrival: 2}}, []int64{0}); err != nil {
+		t.Fatal(err)
+	}
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 0 || !slices.Equal(blocked, []string{""}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	w.now += 2 * second
+	if came, err := w.come(late.waiting, 0, 0); err != nil || !came {
+		t.Fatalf("it came %v, %v", came, err)
+	}
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
+		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
+}
+
 // The text of a pool: members have places by their weights, a prime number in all, in tiers by their priorities.
 func TestPlacesOfMembers(t *testing.T) {
 	t.Parallel()
