@@ -20,7 +20,7 @@
 -- Returns  in bytes, all numbers of seven bytes: the clock of this call; then for each attempt
 --            status   a byte: 0 denied, 1 allowed, 2 allowed before, 3 a task that is to join, 4 its rules are out of date, 5 a task
 --                     that takes its grant, 6 a task that had a grant and is to join. 16 more for a probe. After 4 nothing follows.
---            member   of a scope with a pool alone: a byte, the length of the name of the member whose rules are the last ones, and the name
+--            member   of a scope with a pool alone: the length of the name of the member whose rules are the last ones, in two bytes, and the name
 --            binding  a byte: the rule, from 1, that alone would admit it last; one more than there are rules for a pause, two
 --                     more for a pause whose probe is on its way; 0 for none
 --            start    µs since the epoch; of a denied attempt when it would start if no other came; after 6 the score of its place
@@ -80,7 +80,7 @@ local function reply(its, status, by, start, at, retries)
   formats[n] = formats[n] or '>BBI7' .. string.rep('I7', 4 * n)
   local text = packed(formats[n], status, by, start, unpack(numbers, 1, 4 * n))
   local name = its.pool and '' or its.member and its.member.of.name
-  if name then text = sub(text, 1, 1) .. char(#name) .. name .. sub(text, 2) end
+  if name then text = sub(text, 1, 1) .. packed('>I2', #name) .. name .. sub(text, 2) end
   out[#out + 1] = text
 end
 

@@ -137,7 +137,7 @@ func (p PoolRules) text() []byte {
 	for _, m := range p.Members {
 		names += m.Name + "\n"
 		starts = append(starts, len(parts))
-		parts = append(append(parts, byte(len(m.Name))), m.Name...)
+		parts = append(append(parts, byte(len(m.Name)>>8), byte(len(m.Name))), m.Name...)
 		parts = appendRules(seven(parts, m.Shape), m.Rules)
 	}
 	named := offsets + 3*len(p.Members)

@@ -206,6 +206,20 @@ func TestALateTaskFreesItsMember(t *testing.T) {
 	}
 }
 
+// A member's name may have eight names of 128 bytes, of which each may be escaped.
+func TestLongNameOfAMember(t *testing.T) {
+	w := poolWorld(t)
+	name := strings.Repeat("%20", 128) + "/" + strings.Repeat("a", 128)
+	w.pool.Members[0].Name, w.belongs["runs of one"], w.limits[1] = name, []string{name}, []int64{1, 0}
+	w.waits(t, "/a", 1)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || len(blocked) > 0 {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	if err := w.attempts(Attempt{Cost: 1, Many: 1}, "1", "/b"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The text of a pool: members have places by their weights, a prime number in all, in tiers by their priorities.
 func TestPlacesOfMembers(t *testing.T) {
 	t.Parallel()

@@ -247,7 +247,7 @@ func ReadDecide(reply any, attempts int, pooled func(i int) bool, rules func(i i
 		a.Status, a.Probe = a.Status%16, a.Status >= 16
 		if a.Status != Outdated {
 			if pooled != nil && pooled(i) {
-				a.Member = r.take(int(r.byte()))
+				a.Member = r.take(int(r.byte())<<8 + int(r.byte()))
 			}
 			a.Binding, a.Start = int(r.byte()), r.number()
 			for range rules(i, a.Member) {

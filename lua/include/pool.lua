@@ -6,7 +6,7 @@
 --   tiers    for each, the highest first: a byte, how many places it has, a prime or 1; and of each place the number of a member, 0 for none
 --   offsets  numbers of three bytes: where the part of each member begins
 --   names    a newline, and each name with a newline: the path of the member's node after "/@"
---   parts    for each: a byte, the length of its name; the name; its shape; and its rules as in a text, at the levels of its node
+--   parts    for each: the length of its name in two bytes; the name; its shape; and its rules as in a text, at the levels of its node
 -- All is made when a pool is met, and a part is read when its member is looked at.
 local pool
 local returned = 0 -- how often units came back in this call
@@ -29,8 +29,8 @@ local function pools()
     if not m then
       local at, last = unpacked('>I3', p.text, p.offsets + 3 * i - 3), #p.text
       if i < p.many then last = unpacked('>I3', p.text, p.offsets + 3 * i) - 1 end
-      local named = at + 1 + byte(p.text, at)
-      m = { number = i, name = sub(p.text, at + 1, named - 1), shape = unpacked('>I7', p.text, named), rules = {} }
+      local named = at + 2 + unpacked('>I2', p.text, at)
+      m = { number = i, name = sub(p.text, at + 2, named - 1), shape = unpacked('>I7', p.text, named), rules = {} }
       m.names = p.level + 1 + select(2, string.gsub(m.name, '/', ''))
       read_rules(m.rules, p.text, named + 7, last, m.names)
       p.members[i] = m
