@@ -38,7 +38,8 @@ local verbs = {}
 function verbs.begin()
   call('DEL', blocked, recheck, P .. 'ready', P .. 'left', P .. 'units', flights)
   if not tonumber(call('GET', P .. 'sequence') or 0) then call('DEL', P .. 'sequence') end
-  sift(rules_key, function(_, text) rules.read(text) end)
+  local function read_all(p) for i = 1, p and p.many or 0 do pool.part(p, i) end end
+  sift(rules_key, function(_, text) read_all(rules.read(text).pool) end)
   sift(flight, function(waiter, value)
     local g = read_grant(value)
     call('ZADD', flights, whole(g.granted), assert(g.scope and match(waiter, '^[^:]*:') and waiter))

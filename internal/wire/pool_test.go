@@ -220,6 +220,17 @@ func TestLongNameOfAMember(t *testing.T) {
 	}
 }
 
+// What is damaged in a member's part of a text is dropped, and the caller's rules come in its place.
+func TestRepairOfAPool(t *testing.T) {
+	w := poolWorld(t)
+	w.waits(t, "/a", 1)
+	text := w.text("/a")
+	w.rdb.HSet(t.Context(), prefix+"rules", "/a", text[:len(text)-20])
+	if dropped, err := w.run("repair", []any{w.clock(), "begin"}); err != nil || dropped != int64(1) {
+		t.Errorf("%v dropped, %v", dropped, err)
+	}
+}
+
 // The text of a pool: members have places by their weights, a prime number in all, in tiers by their priorities.
 func TestPlacesOfMembers(t *testing.T) {
 	t.Parallel()

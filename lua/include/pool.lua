@@ -24,7 +24,7 @@ local function pools()
   end
 
   -- The part of a member.
-  local function part(p, i)
+  function pool.part(p, i)
     local m = p.members[i]
     if not m then
       local at, last = unpacked('>I3', p.text, p.offsets + 3 * i - 3), #p.text
@@ -42,7 +42,7 @@ local function pools()
   local function member(its, i)
     local m = its.members[i]
     if not m then
-      local of = part(its.pool, i)
+      local of = pool.part(its.pool, i)
       local at = its.node .. '/%40' .. of.name
       m = { of = of, ends = its.ends, many = #of.rules, costs = {}, low = {} }
       for k = 1, m.many do m[k] = rules.state(of.rules[k], at) end

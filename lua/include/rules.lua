@@ -86,7 +86,7 @@ local function read_rules(list, text, at, last, names)
     list[#list + 1] = { kind = letter, level = level, names = names, name = sub(text, from, from + name - 1),
       unit = sub(text, from + name, numbers - 1), numbers = sub(text, numbers, at - 1), its = algorithm(letter) }
   end
-  return at, plain
+  return assert(at <= last + 1 and at), plain -- else it is damaged
 end
 
 -- #include pool
