@@ -63,6 +63,7 @@ type Reason string
 const (
 	ReasonRule      Reason = "rule"      // units of a rule
 	ReasonRun       Reason = "run"       // a run that ends, under a rule of concurrency
+	ReasonMember    Reason = "member"    // the first member of a pool with room
 	ReasonSuspended Reason = "suspended" // a rule of limit 0
 	ReasonPaused    Reason = "paused"    // a pause of the limits
 	ReasonUpstream  Reason = "upstream"  // its API asked not to be called
@@ -74,8 +75,11 @@ const (
 // API asked for, it has only the scope.
 type Binding struct{ Scope, Rule string }
 
-// String returns both, "payments/acme tenant", or "the pause of payments/acme".
+// String returns both, "payments/acme tenant", or "the pause of payments/acme", or "a member of github".
 func (b Binding) String() string {
+	if b.Rule == policy.MembersRule {
+		return "a member of " + b.Scope
+	}
 	if b.Rule == policy.PausedRule || b.Rule == "" {
 		return "the pause of " + b.Scope
 	}

@@ -19,6 +19,8 @@ func ReasonOf(b policy.MatchedRule, upstream bool) Reason {
 		return ReasonPaused
 	case b.Rule.Name == "":
 		return ""
+	case b.Rule.Name == policy.MembersRule:
+		return ReasonMember
 	case b.Rule.Limit == 0:
 		return ReasonSuspended
 	case b.Rule.Algorithm == policy.Concurrency:

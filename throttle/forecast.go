@@ -3,6 +3,7 @@ package throttle
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,9 @@ type Forecast struct {
 	Waiting int64
 	// Rules has one entry for each rule on the scope's path that applies now, outermost first.
 	Rules []RuleForecast
+	// Pool is the level of the pool on the scope's path, empty for none: a task also waits for one of its members. See
+	// Limiter.Members.
+	Pool string
 	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See UpstreamState.
 	PausedFor time.Duration
 	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is limited to certain hours.
@@ -103,16 +107,28 @@ func (l *Limiter) Pace(ctx context.Context, scope string) (out Forecast, err err
 	if ends := p.Changes(); ends != wire.Never {
 		out.Until = time.UnixMicro(ends)
 	}
+	out.Rules = l.forecasts(p, &d)
+	if p.Pool != nil {
+		out.Pool = p.Pool.Level.String()
+	}
+	if p.Member != nil { // those of the path alone
+		out.Rules = out.Rules[:len(p.Rules)-len(p.Member.Rules)]
+	}
+	if slices.ContainsFunc(out.Rules, func(r RuleForecast) bool { return r.Algorithm == policy.Concurrency }) {
+		err = l.addRuns(ctx, p, &out)
+	}
+	return out, err
+}
+
+// forecasts returns the state and the pace of the rules of a decision about one unit.
+func (l *Limiter) forecasts(p *plan, d *Decision) (list []RuleForecast) {
 	for i, state := range d.Rules {
 		r := RuleForecast{RuleState: state}
 		r.Units, r.Per = pace(p.Rules[i], l.cfg.StartTolerance)
 		r.ends(p.Rules[i].Rule, d.At)
-		out.Rules = append(out.Rules, r)
+		list = append(list, r)
 	}
-	if p.Leases() && len(out.Rules) > 0 {
-		err = l.addRuns(ctx, p, &out)
-	}
-	return out, err
+	return list
 }
 
 // RuleHours is a rule that applies in certain hours.
@@ -144,7 +160,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	times, held := make([]*redis.StringCmd, len(p.Rules)), make([]*redis.IntCmd, len(p.Rules))
 	err := wire.Send(ctx, l.rdb, l.cfg.Timeout, func(ctx context.Context) error {
 		return redisread.FromMaster(ctx, l.rdb, func(pipe redis.Pipeliner) error {
-			for i, b := range p.Rules {
+			for i, b := range p.Rules[:len(out.Rules)] {
 				if b.Rule.Algorithm == policy.Concurrency {
 					times[i] = pipe.Get(ctx, inspect.RunTimesKey(p.Prefix, b))
 					held[i] = pipe.ZCount(ctx, wire.StateKey(p.Prefix, b), "("+strconv.FormatInt(out.At.UnixMicro(), 10), "+inf")
@@ -156,7 +172,7 @@ func (l *Limiter) addRuns(ctx context.Context, p *plan, out *Forecast) error {
 	if err != nil && !errors.Is(err, redis.Nil) { // no run has ended
 		return wire.Unavailable(ctx, "read the run times of", p.Scope.Scope.String(), err)
 	}
-	for i := range p.Rules {
+	for i := range out.Rules {
 		if times[i] != nil {
 			r := &out.Rules[i]
 			r.RunTimes, r.over = inspect.ReadRunTimes(times[i].Val()), max(0, held[i].Val()-r.Limit)

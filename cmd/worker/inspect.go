@@ -23,8 +23,9 @@ const (
 	inspectScopeLong = `Shows how many tasks of SCOPE, and of all scopes below it, wait for their turn, are
 dispatched and on their way to a worker, or are active: held in a worker until their
 start, or running. When the next task is expected to start, and which rule it waits
-for. What is used and left of each rule, and when it resets. What the shadow rules of
-SCOPE have left. Whether rules with hours hold now.
+for. What is used and left of each rule, and when it resets. Below a pool, the same of
+each member, and whether a pause or a breaker holds it; SCOPE can be a member,
+github/@alice. What the shadow rules of SCOPE have left. Whether rules with hours hold now.
 
 Without SCOPE: the scopes in which most tasks wait, of the 10,000 first scopes of each
 provider.
@@ -135,6 +136,8 @@ func startText(at control.Time, between control.Range, why control.Reason, rule,
 		by = ", when its pause is over"
 	case why == control.ReasonBreaker:
 		by = ", when a call of " + cli.Quote(scope) + " succeeds: its breaker is open"
+	case why == control.ReasonMember:
+		by = ", with the first member of the pool at " + cli.Quote(scope) + " that has room"
 	case rule != "":
 		by = fmt.Sprintf(", by rule %s of %s", cli.Quote(rule), cli.Quote(scope))
 	}

@@ -44,7 +44,7 @@ func (i *inspection) scope(ctx context.Context, words []string) error {
 	if !r.Unmatched {
 		lines = append(lines, [2]string{"next", next})
 	}
-	i.print(r, slices.Concat(lines, ruleLines(r.Rules), shadowLines(r.Shadows), hourLines(r.Hours), upstreamLines(r.Upstream), eventLines(r.UpstreamEvents)))
+	i.print(r, slices.Concat(lines, ruleLines(r.Rules), memberLines(r.Members), shadowLines(r.Shadows), hourLines(r.Hours), upstreamLines(r.Upstream), eventLines(r.UpstreamEvents)))
 	return nil
 }
 
@@ -126,6 +126,21 @@ func ruleState(r control.Rule) string {
 		text += "; resets"
 	}
 	return text
+}
+
+// memberLines say how the members of a pool stand, one a line.
+func memberLines(members []control.Member) (lines [][2]string) {
+	for _, m := range members {
+		text := cli.Quote(m.MemberScope) + ": " + m.State()
+		for i, r := range m.Rules {
+			text += []string{": ", "; "}[min(i, 1)] + cli.Quote(r.Rule) + ", " + ruleState(r)
+			if !r.Reset.IsZero() {
+				text += " " + momentText(r.Reset)
+			}
+		}
+		lines = append(lines, [2]string{"member", text})
+	}
+	return lines
 }
 
 func hourLines(hours []control.Hours) (lines [][2]string) {

@@ -68,30 +68,57 @@ func (r *Reporter) State(ctx context.Context, scope string) (out State, err erro
 	if err != nil {
 		return out, err
 	}
-	paths, provider := levels(s), s.Scope.Provider()
-	fields := pauseFields(paths)
-	for _, b := range s.Rules {
-		fields = append(fields, "R"+wire.RuleName(b))
-	}
-	var values *redis.SliceCmd
-	err = r.read(ctx, scope, &out, func(ctx context.Context, pipe redis.Pipeliner) {
-		values = pipe.HMGet(ctx, wire.APIKey(s.Prefix), fields...)
-	})
+	list, err := r.States(ctx, []*wire.Scope{s})
 	if err != nil {
 		return out, err
 	}
-	for i, v := range values.Val() {
+	return list[0], nil
+}
+
+// States is State for scopes of one provider, with one command for all.
+func (r *Reporter) States(ctx context.Context, scopes []*wire.Scope) ([]State, error) {
+	var fields []string
+	for _, s := range scopes {
+		fields = append(fields, pauseFields(levels(s))...)
+		for _, b := range s.Rules {
+			fields = append(fields, "R"+wire.RuleName(b))
+		}
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	var at State
+	var values *redis.SliceCmd
+	err := r.read(ctx, scopes[0].Scope.String(), &at, func(ctx context.Context, pipe redis.Pipeliner) {
+		values = pipe.HMGet(ctx, wire.APIKey(scopes[0].Prefix), fields...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	list, rest := make([]State, len(scopes)), values.Val()
+	for i, s := range scopes {
+		many := 2*len(levels(s)) + len(s.Rules)
+		list[i].At = at.At
+		list[i].addAll(s, rest[:many], r.cfg.Tolerance)
+		rest = rest[many:]
+	}
+	return list, nil
+}
+
+// addAll adds the fields of a scope.
+func (s *State) addAll(of *wire.Scope, values []any, tolerance time.Duration) {
+	paths, provider := levels(of), of.Scope.Provider()
+	for i, v := range values {
 		text, _ := v.(string)
 		switch {
 		case i < len(paths):
-			out.addPause(wire.ScopeOf(provider, paths[i]), text)
+			s.addPause(wire.ScopeOf(provider, paths[i]), text)
 		case i < 2*len(paths):
-			out.addBreaker(wire.ScopeOf(provider, paths[i-len(paths)]), text)
+			s.addBreaker(wire.ScopeOf(provider, paths[i-len(paths)]), text)
 		default:
-			out.addCorrection(s.Rules[i-2*len(paths)], text, r.cfg.Tolerance)
+			s.addCorrection(of.Rules[i-2*len(paths)], text, tolerance)
 		}
 	}
-	return out, nil
 }
 
 // read sends a command with TIME, and sets out.At to the server's time.

@@ -23,7 +23,8 @@ type WaiterStatus struct {
 	Ahead      int64     // how many tasks of its scope and queue are before it
 	Expected   Estimate  // of the time from At until its start; it means nothing unless it waits
 	// Binding is the rule that it waits for, or a pause by the policy: of all that it meets, the one that is expected to admit it
-	// last. It is zero unless it waits, or when Paused.
+	// last. It is zero unless it waits, or when Paused. Its name is policy.MembersRule, at the pool's level, if that are the members of a
+	// pool.
 	Binding policy.MatchedRule
 	Paused  bool // it waits for the end of a pause by an API's answer
 }
@@ -217,7 +218,7 @@ func (r Reader) inspect(ctx context.Context, provider string, atOnce int, asks [
 
 func (r Reader) inspectSome(ctx context.Context, provider string, asks []ask) (answers []answer, err error) {
 	var args []any
-	rules := make([][]policy.MatchedRule, len(asks))
+	met := make([]*wire.Scope, len(asks))
 	for i, a := range asks {
 		s, queue := a.scope, a.queue
 		pause, ends := s.Pause()
@@ -227,7 +228,7 @@ func (r Reader) inspectSome(ctx context.Context, provider string, asks []ask) (a
 		if queue != "*" {
 			queue = wire.Escape(queue)
 		}
-		rules[i] = s.Rules
+		met[i] = s
 		args = append(args, s.Path, s.Text, queue, a.id, ends)
 	}
 	_, err = r.list.Run(ctx, provider, lua.Inspect, args, func(reply any) (now int64, err error) {
@@ -238,7 +239,7 @@ func (r Reader) inspectSome(ctx context.Context, provider string, asks []ask) (a
 		now, _ = list[0].(int64)
 		answers = nil
 		for i, a := range asks {
-			got, ok := readAnswer(list[i+1], rules[i])
+			got, ok := readAnswer(list[i+1], met[i])
 			if !ok {
 				return 0, wire.ErrReply
 			}
@@ -254,20 +255,24 @@ func (r Reader) inspectSome(ctx context.Context, provider string, asks []ask) (a
 // answerNumbers is how many numbers the reply has for each ask, before those of its concurrency rules.
 const answerNumbers = 6
 
-func readAnswer(reply any, rules []policy.MatchedRule) (a answer, ok bool) {
+func readAnswer(reply any, s *wire.Scope) (a answer, ok bool) {
 	list, _ := reply.([]any)
+	rules := s.Rules
 	n := make([]int64, len(list))
 	for k, v := range list {
 		n[k], _ = v.(int64)
 	}
-	if len(n) < answerNumbers || n[5] < 0 || n[5] > int64(len(rules))+1 {
+	if len(n) < answerNumbers || n[5] < 0 || n[5] > int64(len(rules))+2 || n[5] == int64(len(rules))+2 && s.Pool == nil {
 		return a, false
 	}
 	a.flying, a.Ahead = n[1], max(0, n[2])
 	a.Waits, a.Dispatched, a.Expected = n[2] >= 0, n[2] < 0 && n[3] == 1, Exactly(wire.Wait(n[4]))
-	if by := int(n[5]); by > len(rules) {
+	switch by := int(n[5]); {
+	case by == len(rules)+2:
+		a.Binding = policy.MatchedRule{Rule: policy.Rule{Name: policy.MembersRule}, Scope: s.Pool.Level}
+	case by > len(rules):
 		a.Paused = true
-	} else if by > 0 {
+	case by > 0:
 		a.Binding = rules[by-1]
 	}
 	for _, b := range rules {

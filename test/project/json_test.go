@@ -211,7 +211,7 @@ func samples(t *testing.T, headings ...string) {
 // against the tables: together they have every field.
 func inspected(t *testing.T, url string) {
 	t.Helper()
-	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	limits := writeFile(t, "limits.yaml", "limits: {w: {apps: [worker], rules: [{name: r, algorithm: fixed-window, limit: 1, per: 30d}, {name: s, algorithm: concurrency, limit: 1, shadow: true}, {name: h, algorithm: concurrency, limit: 9, active: '0 0 * * *'}]}, runs: {rules: [{name: c, algorithm: concurrency, limit: 1}]}, pooled: {pool: {members: [a, b]}, scopes: {'@*': {rules: [{name: key, algorithm: fixed-window, limit: 1, per: 30d}]}, '@b': {paused: true, paused_until: 2200-01-31T12:00:00Z}}}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{runs}:t::c", "9 60000000 1000000", 0)
 	started(t, url, limits, "w", "runs")
 	lines := `{"type":"t","id":"a-1","scope":"w"}` + "\n" + `{"type":"t","id":"a-2","scope":"w","priority":3}` + "\n" +
@@ -225,9 +225,12 @@ func inspected(t *testing.T, url string) {
 	pausedScope, pausedTask := inspectedPaused(t, lines)
 	before := ask("scope", "w")
 	refused(t, url, limits, "w")
-	scope := seen(t, before+ask("scope", "w")+ask("scope", "runs")+pausedScope)
+	scope := seen(t, before+ask("scope", "w")+ask("scope", "runs")+ask("scope", "pooled/x")+pausedScope)
 	scope["breakers"] = "object" // of one that is open: TestReasonIsABreaker sees it
 	agree(t, "worker inspect scope", tables(t, "worker inspect -json scope")[0], scope)
+	var pooled struct{ Members []json.RawMessage }
+	must(t, json.Unmarshal([]byte(ask("scope", "pooled/x")), &pooled))
+	agree(t, "a member", tables(t, "worker inspect -json scope")[3], seen(t, string(pooled.Members[0])+string(pooled.Members[1])))
 	listed := strings.SplitAfter(strings.TrimSuffix(ask("scope"), "\n"), "\n")
 	listed = []string{strings.Join(listed[:len(listed)-1], ""), listed[len(listed)-1]}
 	for i, want := range tables(t, "worker inspect -json scope, without a scope") { // of the scopes, and of all

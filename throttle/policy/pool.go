@@ -68,6 +68,9 @@ const (
 	usualQuarantine, leastQuarantine, mostQuarantine = time.Hour, time.Minute, 24 * time.Hour
 )
 
+// MembersRule stands in the place of a rule's name where tasks wait for a member of the pool at a level. No rule can have it.
+const MembersRule = "/members"
+
 func hasPool(t *tree) bool { return len(t.Pool.Members) > 0 }
 
 // MemberScope returns the scope of a member of the pool at a level, without a check.

@@ -24,6 +24,7 @@ type Level struct {
 	Suspended    bool   // a rule has limit 0
 	Unmatched    bool   // no rule matches the scope itself; scopes below it may have some
 	Owner        string
+	Pool         string // the level of the pool on its path, empty for none; see Members
 	Pause
 	Upstream throttle.UpstreamState
 }
@@ -66,7 +67,7 @@ func (s *Service) Level(ctx context.Context, name string, limits Limits) (Level,
 	if err != nil {
 		return l, err
 	}
-	l.At, l.Rules = now.At, rulesOf(now, l.Upstream)
+	l.At, l.Pool, l.Rules = now.At, now.Pool, rulesOf(now, l.Upstream)
 	most := -1.0
 	for i, r := range l.Rules {
 		part := 1.0

@@ -17,6 +17,7 @@ type Reason = queue.Reason
 const (
 	ReasonRule        = queue.ReasonRule
 	ReasonRun         = queue.ReasonRun
+	ReasonMember      = queue.ReasonMember
 	ReasonSuspended   = queue.ReasonSuspended
 	ReasonPaused      = queue.ReasonPaused
 	ReasonUpstream    = queue.ReasonUpstream
@@ -58,6 +59,7 @@ type Scope struct {
 	Breakers []Breaker `json:"breakers,omitempty"` // those that are open, outermost first
 
 	Rules   []Rule   `json:"rules,omitempty"`
+	Members []Member `json:"members,omitempty"` // of the pool on its path
 	Shadows []Shadow `json:"shadows,omitempty"`
 	Hours   []Hours  `json:"hours,omitempty"`
 
@@ -122,6 +124,9 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 		return r, err
 	}
 	r.Rules = rulesOf(now, r.Upstream)
+	if r.Members, err = s.Members(ctx, name); err != nil {
+		return r, err
+	}
 	if r.Active, err = s.active(name); err != nil {
 		return r, err
 	}

@@ -81,7 +81,9 @@ type Last struct {
 // String returns the time in words.
 func (l Last) String() string {
 	by := ""
-	if l.Rule != "" && l.Reason != ReasonPaused {
+	if l.Reason == ReasonMember {
+		by = ", with a member of " + quote(l.RuleScope)
+	} else if l.Rule != "" && l.Reason != ReasonPaused {
 		by = ", by rule " + quote(l.Rule) + " of " + quote(l.RuleScope)
 	}
 	switch {

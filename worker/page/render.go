@@ -147,6 +147,7 @@ func clockText(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") + "
 var reasons = map[control.Reason]string{
 	control.ReasonRule:        "{rule}",
 	control.ReasonRun:         "a run that ends, under {rule}",
+	control.ReasonMember:      "a member of the pool at {scope}",
 	control.ReasonSuspended:   "{rule}, which is suspended",
 	control.ReasonPaused:      "the pause of {scope}",
 	control.ReasonUpstream:    "its API, which asked for a pause",

@@ -1,0 +1,164 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
+)
+
+// Member is the state of a member of a pool: what a task meets there beside the rules of its own path.
+type Member struct {
+	// Name is the member's alias, and Scope the scope that has its limits: github/@alice.
+	Name, Scope string
+	// At is the Redis server's time.
+	At time.Time
+	// Rules are those of the member's own levels that apply now, outermost first, its pauses by the policy among them. RunTimes of
+	// those under concurrency rules are not read.
+	Rules []RuleForecast
+	// Upstream is what its API has answered about the member's own levels.
+	Upstream UpstreamState
+}
+
+// Held returns until when nothing but probes starts with the member, by its pauses and breakers alone, and what holds it: the longest
+// of them. until is zero if no clock ends it. by is empty if nothing holds it. It does no I/O.
+func (m Member) Held() (until time.Time, by Hold) {
+	for _, r := range m.Rules {
+		switch {
+		case r.Paused && r.RetryAfter == Never:
+			return time.Time{}, HoldPause
+		case r.Paused && m.At.Add(r.RetryAfter).After(until):
+			until, by = m.At.Add(r.RetryAfter), HoldPause
+		}
+	}
+	for _, p := range m.Upstream.Pauses {
+		if p.Until.After(until) {
+			until, by = p.Until, HoldUpstream
+		}
+	}
+	for _, b := range m.Upstream.Breakers {
+		if b.Next.After(until) {
+			until, by = b.Next, HoldBreaker
+		}
+	}
+	return until, by
+}
+
+// Hold is what holds a member whatever its limits are.
+type Hold string
+
+// The holds.
+const (
+	HoldPause    Hold = "paused"   // a pause by the policy
+	HoldUpstream Hold = "upstream" // its API asked not to be called
+	HoldBreaker  Hold = "breaker"  // its breaker is open
+)
+
+// peekedAtOnce is how many members one script call looks at: each costs it some 10 µs.
+const peekedAtOnce = 50
+
+// Members returns the members of the pool on a scope's path, in the order of the policy; none without a pool. It changes nothing. It
+// costs two commands, and one more for each further 50 members. Its errors are those of Peek.
+func (l *Limiter) Members(ctx context.Context, scope string) ([]Member, error) {
+	p, err := l.plan(scope)
+	if err != nil || p.Pool == nil {
+		return nil, err
+	}
+	level := p.Pool.Level
+	members, plans := make([]Member, len(p.Pool.Members)), make([]*plan, len(p.Pool.Members))
+	for i, m := range p.Pool.Members {
+		members[i] = Member{Name: m.Name, Scope: policy.MemberScope(level, m.Name).String(), At: l.serverTime(p.Prefix)}
+		if plans[i], err = l.plan(members[i].Scope); err != nil && !errors.As(err, new(*policy.UnmatchedError)) {
+			return nil, err
+		}
+	}
+	states, err := l.peekEach(ctx, plans)
+	if err != nil {
+		return nil, err
+	}
+	var scopes []*wire.Scope
+	for i, p := range plans {
+		if p == nil { // it has no rules
+			continue
+		}
+		scopes = append(scopes, p.Scope)
+		if d := &states[i]; len(d.Rules) > 0 {
+			members[i].At = d.At
+			members[i].Rules = slices.DeleteFunc(l.forecasts(p, d), func(r RuleForecast) bool { return !belowLevel(level, r.Scope) })
+		}
+	}
+	upstream, err := l.reports.States(ctx, scopes)
+	for i := range members {
+		if plans[i] != nil && err == nil {
+			members[i].Upstream, upstream = ownState(level, upstream[0]), upstream[1:]
+		}
+	}
+	return members, err
+}
+
+func belowLevel(level policy.Scope, scope string) bool {
+	return strings.HasPrefix(scope, level.String()+"/")
+}
+
+// ownState leaves out what holds at a level and above it.
+func ownState(level policy.Scope, s UpstreamState) UpstreamState {
+	s.Pauses = slices.DeleteFunc(s.Pauses, func(p UpstreamPause) bool { return !belowLevel(level, p.Scope) })
+	s.Breakers = slices.DeleteFunc(s.Breakers, func(b UpstreamBreaker) bool { return !belowLevel(level, b.Scope) })
+	s.Corrections = slices.DeleteFunc(s.Corrections, func(c Correction) bool { return !belowLevel(level, c.Bound.Scope.String()) })
+	return s
+}
+
+// peekEach peeks at one unit of each of some scopes of one provider. It sets plans to those that answered; nil is one without rules.
+func (l *Limiter) peekEach(ctx context.Context, plans []*plan) ([]Decision, error) {
+	out := make([]Decision, len(plans))
+	var all []int
+	for i, p := range plans {
+		if p != nil && !p.free() {
+			all = append(all, i)
+		}
+	}
+	for some := range slices.Chunk(all, peekedAtOnce) {
+		for tries := 0; len(some) > 0; tries++ {
+			if tries == planTries {
+				return nil, fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
+			}
+			var err error
+			if some, err = l.peekSome(ctx, plans, some, out); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// peekSome peeks at some of the plans, in one call. again are those of which the rules of another time apply.
+func (l *Limiter) peekSome(ctx context.Context, plans []*plan, some []int, out []Decision) (again []int, err error) {
+	asks := make([]*ask, len(some))
+	for k, i := range some {
+		asks[k] = plans[i].ask(&Request{Cost: defaultCost})
+		asks[k].Peek, asks[k].sent = true, time.Now()
+	}
+	l.sender.send(ctx, l.sender.newCall(asks))
+	for k, i := range some {
+		a := asks[k]
+		if a.err != nil {
+			return nil, wire.Unavailable(ctx, "peek at", plans[i].Scope.Scope.String(), a.err)
+		}
+		plans[i].clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+		if a.answer.Status != wire.Outdated {
+			a.plan.read(a, &out[i])
+			continue
+		}
+		if plans[i], err = plans[i].fresh(a.now); err == nil {
+			again = append(again, i)
+		} else if plans[i] = nil; !errors.As(err, new(*policy.UnmatchedError)) {
+			return nil, err
+		}
+	}
+	return again, nil
+}
