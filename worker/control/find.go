@@ -14,11 +14,12 @@ import (
 	"github.com/headway-go/headway/throttle/usage"
 )
 
-// Known reports whether there is anything of a scope: the limits name it, tasks wait in it or below it, something was spent from it in
-// the last 31 days or counts under a rule of its own, or its API paused it, or its breaker is open. It costs five round trips, and none for a scope that the limits
+// Known reports whether there is anything of a scope: the limits name it, or it is a member of a pool, tasks wait in it or below it,
+// something was spent from it in the last 31 days or counts under a rule of its own, or its API paused it, or its breaker is open. It
+// costs five round trips, and none for a scope that the limits
 // name. Its errors are those of Level.
 func (s *Service) Known(ctx context.Context, scope string, limits Limits) (bool, error) {
-	if s.named().has(scope) {
+	if s.named().has(scope) || s.isMember(scope) {
 		return true, nil
 	}
 	l, err := s.Level(ctx, scope, limits)

@@ -28,6 +28,7 @@ const (
 type scopeState struct {
 	limits  control.Limits
 	level   control.Level
+	members []control.Member
 	turns   control.Turns
 	shadows []throttle.RuleState
 	hours   []throttle.RuleHours
@@ -47,7 +48,7 @@ type scopeDetails struct {
 	events       []control.UpstreamEvent
 }
 
-// loadScope reads a scope. It costs some 15 commands, and some 40 more for the details.
+// loadScope reads a scope. It costs some 15 commands, below a pool three or four more, and some 40 more for the details.
 func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, error) {
 	name, s := of.Get("scope"), &scopeState{}
 	before, again := last.(*scopeState)
@@ -57,6 +58,11 @@ func (h *handler) loadScope(ctx context.Context, of url.Values, last any) (any, 
 	}
 	if s.level, err = h.service.Level(ctx, name, s.limits); err != nil {
 		return nil, err
+	}
+	if s.level.Pool != "" {
+		if s.members, err = h.service.Members(ctx, name); err != nil {
+			return nil, err
+		}
 	}
 	if s.turns, err = h.service.Turns(ctx, name, 0, nextTurns); err != nil {
 		return nil, err
@@ -127,6 +133,7 @@ type scopeData struct {
 	Last      control.Last // when all that waits here and below will have started
 	Condition condition
 	Meters    []ruleRow
+	Members   []memberRow
 	Shadows   []shadowRow
 	Hours     []throttle.RuleHours
 	Turns     control.Turns
@@ -149,6 +156,11 @@ type ruleRow struct {
 	meter
 	Text    string
 	Inherit bool // it counts at a level above
+}
+
+type memberRow struct {
+	control.Member
+	Meters []meter
 }
 
 type shadowRow struct {
@@ -212,6 +224,13 @@ func (h *handler) scopeView(r *http.Request, actor Actor, data any) (any, string
 	}
 	for i, rule := range s.level.Rules {
 		d.Meters = append(d.Meters, ruleRow{meterOf(rule, i == binds), s.texts[[2]string{rule.RuleScope, rule.Rule}], rule.RuleScope != name})
+	}
+	for _, m := range s.members {
+		row := memberRow{Member: m}
+		for _, rule := range m.Rules {
+			row.Meters = append(row.Meters, meterOf(rule, false))
+		}
+		d.Members = append(d.Members, row)
 	}
 	for _, shadow := range s.shadows {
 		row := shadowRow{RuleState: shadow, Part: partOf(shadow.Limit-shadow.Remaining, shadow.Limit)}
