@@ -19,7 +19,8 @@ import (
 // and add the costs of the entries in their order: each rule admits at its own rate, scopes that share a
 // rule take turns, and the latest rule counts. Priorities and the weights of queues are left out; they do
 // not change DoneAt. Under a concurrency rule runs take as long as those that ended lately, and a start
-// has a range. A pause delays all starts by its rest. Result.Reason says why a start is unknown.
+// has a range. Below a pool each task takes the
+// member that admits it first. A pause delays all starts by its rest. Result.Reason says why a start is unknown.
 //
 // For a single scope, each start is accurate to two windows of its rules, and with costs above 1 to a thirtieth. If scopes share
 // a rule, a start takes no later entries into account; DoneAt does, and may be too early by a third if the scopes have rules of
@@ -133,6 +134,7 @@ func (f *forecast) repeats(queue, id string) bool {
 // looker forecasts when the next task of a scope starts.
 type looker interface {
 	Forecast(ctx context.Context, scope string) (throttle.Forecast, error)
+	Members(ctx context.Context, scope string) ([]throttle.Member, error)
 }
 
 // outlook adds up the costs of tasks under each rule, and estimates when the rules admit them. It is
@@ -141,11 +143,12 @@ type outlook struct {
 	limiter looker
 	rules   map[Binding]*ruleSum
 	lines   map[string]*lineSum
+	pools   map[string]*poolSum // by level
 	paused  Paused
 }
 
 func newOutlook(l looker) *outlook {
-	return &outlook{limiter: l, rules: map[Binding]*ruleSum{}, lines: map[string]*lineSum{}}
+	return &outlook{limiter: l, rules: map[Binding]*ruleSum{}, lines: map[string]*lineSum{}, pools: map[string]*poolSum{}}
 }
 
 // ruleSum is a rule and the units that wait for it.
@@ -163,7 +166,9 @@ type lineSum struct {
 	until time.Time // when other rules apply, by the local clock; zero for never
 	rules []*ruleSum
 	own   []int64 // units of the queue under each rule
-	stood bool    // it counts among the queues of its rules
+	pool  *poolSum
+	tasks int64 // of the queue, as the pool counts them
+	stood bool  // it counts among the queues of its rules
 	last  moment
 	held  moment // when its longest pause ends; without a reason if it has none
 }
@@ -202,6 +207,10 @@ func (m *moment) bounds() (from, to time.Time) {
 
 // wait has the moment wait for a rule, which admits it in a time from a moment on.
 func (m *moment) wait(r *ruleSum, since time.Time, in throttle.Estimate) {
+	m.waitUntil(since, in, r.name, r.why())
+}
+
+func (m *moment) waitUntil(since time.Time, in throttle.Estimate, by Binding, why Reason) {
 	later := func(t *time.Time, in time.Duration) bool {
 		at := since.Add(in)
 		if in <= 0 || !at.After(*t) {
@@ -211,7 +220,7 @@ func (m *moment) wait(r *ruleSum, since time.Time, in throttle.Estimate) {
 		return true
 	}
 	if later(&m.at, in.In) {
-		m.by, m.why = r.name, r.why()
+		m.by, m.why = by, why
 	}
 	later(&m.from, in.From)
 	later(&m.to, in.To)
@@ -259,6 +268,10 @@ func (o *outlook) line(ctx context.Context, scope string) (*lineSum, error) {
 	if l.held.why != "" {
 		o.paused.extend(l.held.by.Scope, l.held.at)
 	}
+	if l.pool, err = o.pool(ctx, scope, now, seen); err != nil {
+		return nil, err
+	}
+	l.tasks = now.Waiting
 	o.lines[scope] = l
 	return l, nil
 }
@@ -272,6 +285,9 @@ func (o *outlook) add(ctx context.Context, t Task) (moment, error) {
 	for i, r := range l.rules {
 		l.own[i] += r.waste(r.cost(t))
 	}
+	if l.pool != nil {
+		l.pool.add(t)
+	}
 	start := l.start(t)
 	if !l.until.IsZero() && start.at.After(l.until) {
 		return moment{why: ReasonHours}, nil // from then on, other rules determine it
@@ -284,6 +300,12 @@ func (o *outlook) add(ctx context.Context, t Task) (moment, error) {
 		r.units += r.cost(t)
 		if !l.stood {
 			r.lines++
+		}
+	}
+	if l.pool != nil {
+		l.tasks++
+		if !l.stood {
+			l.pool.lines++
 		}
 	}
 	l.stood, l.last = true, start
@@ -331,6 +353,14 @@ func (l *lineSum) start(t Task) moment {
 		}
 		timed = timed || r.Algorithm != policy.Concurrency
 		start.wait(r, from.Add(r.seen.Sub(l.seen)), wait)
+	}
+	if l.pool != nil {
+		in := l.pool.admitsIn(l, t)
+		if !in.Known() {
+			return moment{by: l.pool.name, why: ReasonMember}
+		}
+		timed = true
+		start.waitUntil(from.Add(l.pool.seen.Sub(l.seen)), in, l.pool.name, ReasonMember)
 	}
 	if start.known = timed || full == nil; !start.known {
 		return moment{by: full.name, why: ReasonRun}

@@ -117,6 +117,8 @@ func (w *world) earliest(scope int, cost int64) int64 {
 	return t
 }
 
+func (*world) Members(context.Context, string) ([]throttle.Member, error) { return nil, nil }
+
 // Forecast is a limiter's of the same state.
 func (w *world) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	s := numberOf(scope)
@@ -359,6 +361,8 @@ func TestForecastSpread(t *testing.T) {
 
 // looks is a looker that always sees the same.
 type looks map[string]throttle.Forecast
+
+func (looks) Members(context.Context, string) ([]throttle.Member, error) { return nil, nil }
 
 func (l looks) Forecast(_ context.Context, scope string) (throttle.Forecast, error) {
 	return l[scope], nil

@@ -33,6 +33,9 @@ type Forecast struct {
 	// Pool is the level of the pool on the scope's path, empty for none: a task also waits for one of its members. See
 	// Limiter.Members.
 	Pool string
+	// PoolWaiting is the number of tasks that wait at that level and below it, and PoolQueues how many lines take turns there. Pace
+	// does not read them.
+	PoolWaiting, PoolQueues int64
 	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See UpstreamState.
 	PausedFor time.Duration
 	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is limited to certain hours.
@@ -68,7 +71,7 @@ type RuleForecast struct {
 // places. Its errors are those of Peek.
 func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) {
 	out, err := l.Pace(ctx, scope)
-	if err != nil || len(out.Rules) == 0 {
+	if err != nil || len(out.Rules) == 0 && out.Pool == "" {
 		return out, err
 	}
 	provider, _, _ := strings.Cut(scope, "/")
@@ -76,11 +79,17 @@ func (l *Limiter) Forecast(ctx context.Context, scope string) (Forecast, error) 
 	for _, r := range out.Rules {
 		levels = append(levels, r.Scope)
 	}
+	if out.Pool != "" {
+		levels = append(levels, out.Pool)
+	}
 	waiting, err := inspect.Of(l.list).WaitingIn(ctx, provider, levels...)
 	if err != nil {
 		return Forecast{}, err
 	}
 	out.Waiting = waiting[0].Own
+	if last := waiting[len(waiting)-1]; out.Pool != "" {
+		out.PoolWaiting, out.PoolQueues = last.Tasks, last.Children
+	}
 	for i := range out.Rules {
 		w := waiting[1+i]
 		out.Rules[i].Waiting, out.Rules[i].Queues, out.Rules[i].Own = w.Tasks, w.Children, out.Waiting

@@ -131,6 +131,8 @@ func unknownText(r queue.Result) string {
 		return ": rule " + rule + " admits it at no time that is known"
 	case queue.ReasonPaused, queue.ReasonUpstream:
 		return ": " + cli.Quote(r.Binding.Scope) + " is paused"
+	case queue.ReasonMember:
+		return ": no member of the pool at " + cli.Quote(r.Binding.Scope) + " admits it at a time that is known"
 	case queue.ReasonHours:
 		return ": other rules apply by then"
 	case queue.ReasonDelay:
