@@ -34,6 +34,8 @@ type Decision struct {
 	// Member is the member of the pool on the scope's path with which the request was granted, or, for a denial, with which it would
 	// be granted first. Its rules are the last ones of Rules. Empty without a pool.
 	Member string
+	// Pool is the place of the pool in the policy, github or tenants/*, which no task names. Empty without a Member.
+	Pool string
 	// At is the Redis server's time of the decision.
 	At time.Time
 	// Degraded says that Redis did not answer, and the rules' failure policies decided. Redis has no record of such a grant.
@@ -155,7 +157,7 @@ func seconds(d time.Duration) int64 {
 func (p *plan) read(a *ask, d *Decision) {
 	d.At, d.Binding = time.UnixMicro(a.now), -1
 	if p.Member != nil {
-		d.Member = p.Member.Name
+		d.Member, d.Pool = p.Member.Name, p.pool
 	}
 	p.readRules(a, d)
 	status, start := a.answer.Status, us(a.answer.Start-a.now)

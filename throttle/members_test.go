@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/test/redistest"
+	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -54,6 +55,20 @@ func TestMembers(t *testing.T) {
 	if list, err := b.Members(ctx, "github/@alice"); len(list) > 0 || err != nil {
 		t.Errorf("a member has members: %+v, %v", list, err)
 	}
+}
+
+// A decision has the place of its pool in the policy, without the names that tasks bring.
+func TestDecisionHasItsPool(t *testing.T) {
+	t.Parallel()
+	p, err := limitsyaml.Parse("limits.yaml", []byte(`limits: {apis: {scopes: {"*": {pool: {members: [a]}, scopes: {"@*": {rules: [{name: key, algorithm: sliding-window, limit: 1, per: 1s}]}}}}}}`))
+	noError(t, err)
+	onBoth(t, Config{}, p, func(b *bench) {
+		for range 2 { // allowed, and denied
+			if d := b.decide(Request{Scope: "apis/acme/x"}); d.Pool != "apis/*" || d.Member != "a" || d.Rules[0].Pattern != "apis/*/@*" {
+				t.Errorf("%+v", d)
+			}
+		}
+	})
 }
 
 // "Costs two commands, and one more for each further 50 members."

@@ -22,13 +22,17 @@ type plan struct {
 	shadows []*shadowRule
 	alone   *shadowRule // it is this rule's alone
 
-	refusal error // the application may not spend from the scope
+	refusal error  // the application may not spend from the scope
+	pool    string // the place of its pool in the policy
 }
 
 // newPlan is what wire.Scopes attaches to a scope.
 func (l *Limiter) newPlan(s *wire.Scope, pol *policy.Policy) any {
 	p := &plan{Scope: s, limiter: l, clock: l.clocks.Of(s.Prefix), mark: scopeMark(s.Scope)}
 	p.refusal = pol.Authorize(s.Scope, l.cfg.App)
+	if s.Pool != nil {
+		p.pool = pol.PoolPattern(s.Pool.Level)
+	}
 	p.states = statesOf(s, s.Rules)
 	for _, i := range s.Paused { // whatever else its requests would wait for, they wait as long
 		if left := p.patience(0); left != Never {

@@ -117,7 +117,9 @@ func (l *Limiter) handed(ctx context.Context, req *Request) (d Decision, ok bool
 			from: g.Starts, probe: g.Probe,
 		},
 	}
-	d.Member = d.Grant.Member()
+	if d.Member = d.Grant.Member(); d.Member != "" {
+		d.Pool = p.pool
+	}
 	l.begins(&d)
 	if !l.inTime(&d) {
 		return Decision{}, false

@@ -108,6 +108,16 @@ func (p Pool) quarantine() *upstream.Table {
 	}}
 }
 
+// PoolPattern returns the place in the policy of the pool at a level, such as github or tenants/*; empty for none. It does no I/O.
+func (p *Policy) PoolPattern(level Scope) (pattern string) {
+	p.settings(level, hasPool, func(at Scope, t *tree) {
+		if at == level {
+			pattern = t.path
+		}
+	})
+	return pattern
+}
+
 // MatchMember returns the rules of a member of the pool at a level, outermost first, without those of that level and above it, and
 // without pauses that have ended at a time. Costs as much as Match.
 func (p *Policy) MatchMember(level Scope, member string, at time.Time) []MatchedRule {

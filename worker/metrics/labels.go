@@ -75,6 +75,11 @@ func (k ruleKey) label() string {
 	return label(k.pattern + ":" + k.name)
 }
 
+// memberKey is the place of a pool in the policy, and the alias of a member.
+type memberKey struct{ pool, member string }
+
+func (k memberKey) label() string { return label(k.pool + "/@" + k.member) }
+
 func (m *Metrics) newSeries(rule string) *series {
 	return &series{
 		allowed:  m.decisions.WithLabelValues(rule, "allowed"),

@@ -75,6 +75,7 @@ type Metrics struct {
 	collectors []prometheus.Collector
 
 	rules       *bounded[ruleKey, *series]
+	members     *bounded[memberKey, prometheus.Counter]
 	shadowRules *bounded[string, string]
 	queues      *bounded[string, string]
 	traceID     func(context.Context) string
@@ -96,6 +97,8 @@ func New(cfg Config) *Metrics {
 	m := &Metrics{traceID: cfg.TraceID, shadowRules: newLabels(maxRules), queues: newLabels(maxQueues)}
 	m.rules = newBounded(maxRules, ruleKey.label, m.newSeries)
 	m.makeRuleMetrics()
+	starts := counters(m, "member_starts_total", "Starts that were granted with the member of a pool.", "member")
+	m.members = newBounded(maxRules, memberKey.label, func(member string) prometheus.Counter { return starts.WithLabelValues(member) })
 	m.makeTaskMetrics()
 	m.makeHealthMetrics(cfg.Version)
 	add(m, newShared(cfg.Snapshot))

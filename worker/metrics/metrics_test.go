@@ -118,6 +118,19 @@ func TestDecided(t *testing.T) {
 	)
 }
 
+// Starts are counted by the members of pools, at the pool's place in the policy.
+func TestMemberStarts(t *testing.T) {
+	t.Parallel()
+	m := New(Config{})
+	for _, d := range []throttle.Decision{
+		{Allowed: true, Pool: "github", Member: "alice"}, {Allowed: true, Pool: "github", Member: "alice", Handed: true},
+		{Pool: "github", Member: "alice"}, {Allowed: true, Pool: "tenants/*", Member: "bob"}, {Allowed: true},
+	} {
+		m.Decided(context.Background(), d, time.Millisecond, nil)
+	}
+	wantLines(t, scrape(t, m), `headway_member_starts_total{member="github/@alice"} 2`, `headway_member_starts_total{member="tenants/*/@bob"} 1`)
+}
+
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	m := New(Config{Version: "v1"})

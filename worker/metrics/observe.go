@@ -26,6 +26,9 @@ func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Du
 		return
 	}
 	trace := ""
+	if d.Allowed && d.Member != "" {
+		m.members.of(memberKey{d.Pool, d.Member}).Inc()
+	}
 	if !d.Allowed {
 		trace = m.traceID(ctx)
 	}
