@@ -60,7 +60,8 @@ type Queue struct {
 	Rules []int
 
 	meets []ruleOf
-	never bool // no rule matches the scope
+	never bool   // no rule matches the scope
+	pool  string // the level of the pool on its path
 }
 
 const (
@@ -68,13 +69,14 @@ const (
 	surveyedHeads     = 200
 	surveyedScopes    = 100 // of the policy
 	surveyedPaths     = 64  // with waiting tasks
+	surveyedPools     = 10
 	surveyedAtOnce    = 8
 )
 
 // Read reads the state of the rules of a limiter's policy, and of the lines of all providers: of 100 providers and 10,000 scopes
 // of each at most. It costs one command, and one for each star-free scope of the policy that has rules and no such scope below
 // it, 100 at most. While tasks wait, it also counts those of each provider, and costs one command for each of the 200 fullest
-// scopes and one for each of the 64 fullest. The error wraps throttle.ErrUnavailable, or is ctx's.
+// scopes and one for each of the 64 fullest. The members of a pool cost two, and one for each further 50: those of 10 pools are read. The error wraps throttle.ErrUnavailable, or is ctx's.
 func Read(ctx context.Context, l *throttle.Limiter) (Survey, error) {
 	s := newSurvey(l)
 	if err := s.readQueues(ctx); err != nil {
@@ -95,7 +97,11 @@ type survey struct {
 	index   map[ruleOf]int        // of out.Rules, by pattern and name
 	at      map[ruleOf]*ruleCount // each rule where it counts
 	closed  map[string]bool       // scopes that were read and are paused
+	pools   map[string][]member   // by level, those that were read
 }
+
+// member is a member of a pool: where its rules count, if nothing holds it.
+type member struct{ meets []ruleOf }
 
 // ruleOf is a rule at a scope where it counts.
 type ruleOf struct{ scope, name string }
@@ -110,7 +116,7 @@ type ruleCount struct {
 }
 
 func newSurvey(l *throttle.Limiter) *survey {
-	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}}
+	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}, pools: map[string][]member{}}
 	for pattern, r := range s.policy.Rules() {
 		if !r.Unlimited && !r.Shadow {
 			s.out.Rules = append(s.out.Rules, Rule{Pattern: pattern, Rule: r.Name, Unit: r.Unit, Algorithm: r.Algorithm, Limit: r.Capacity()})
@@ -163,6 +169,8 @@ func (s *survey) count(of inspect.ScopeQueue) {
 	parsed, err := policy.ParseScope(of.Scope)
 	if err == nil {
 		bounds, err = s.policy.MatchAt(parsed, time.Now())
+		level, _ := s.policy.PoolOf(parsed)
+		q.pool = level.String()
 	}
 	q.never = err != nil
 	for _, b := range bounds {
@@ -187,7 +195,7 @@ func (s *survey) rule(of ruleOf, index int) *ruleCount {
 func (s *survey) readRules(ctx context.Context) error {
 	scopes := s.ownScopes()
 	for _, q := range s.out.Queues[:min(surveyedPaths, len(s.out.Queues))] {
-		if !q.never && len(q.meets) > 0 && !slices.Contains(scopes, q.Scope) {
+		if !q.never && (len(q.meets) > 0 || q.pool != "") && !slices.Contains(scopes, q.Scope) {
 			scopes = append(scopes, q.Scope)
 		}
 	}
@@ -204,16 +212,71 @@ func (s *survey) readRules(ctx context.Context) error {
 	for i, scope := range scopes {
 		s.note(scope, paces[i])
 	}
+	for _, now := range paces {
+		if err == nil && now.Pool != "" && s.pools[now.Pool] == nil && len(s.pools) < surveyedPools {
+			err = s.readMembers(ctx, now.Pool)
+		}
+	}
 	return err
+}
+
+// read is where the rules of a pattern are read: those of a pool's members at the level of the pool.
+func (s *survey) read(pattern string) string {
+	above, _, is := strings.Cut(pattern, "/@")
+	if level, err := policy.ParseScope(above); is && err == nil {
+		if at, _ := s.policy.PoolOf(level); at == level {
+			return above
+		}
+	}
+	return pattern
+}
+
+// readMembers reads the rules of the members of the pool at a level.
+func (s *survey) readMembers(ctx context.Context, level string) error {
+	members, err := s.limiter.Members(ctx, level)
+	s.pools[level] = []member{}
+	for _, m := range members {
+		_, held := m.Held()
+		var meets []ruleOf
+		for i := range m.Rules {
+			r := &m.Rules[i]
+			if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known && !r.Paused {
+				at := ruleOf{r.Scope, r.Rule}
+				c := s.rule(at, index)
+				c.state, c.left = r, r.Free()
+				meets = append(meets, at)
+			}
+		}
+		if held == "" {
+			s.pools[level] = append(s.pools[level], member{meets})
+		}
+	}
+	return err
+}
+
+// room is how many more starts the members of a pool have room for, at most as many as asked for, and takes them.
+func (s *survey) room(level string, most int64) (n int64) {
+	for _, m := range s.pools[level] {
+		take := most - n
+		for _, of := range m.meets {
+			take = min(take, max(0, s.at[of].left))
+		}
+		for _, of := range m.meets {
+			s.at[of].left -= take
+		}
+		n += take
+	}
+	return n
 }
 
 // ownScopes returns the scopes that the policy names and has rules for. A scope above another is left out, since it is read with
 // that.
 func (s *survey) ownScopes() (scopes []string) {
 	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
-		above := func(scope string) bool { return scope == r.Pattern || strings.HasPrefix(scope, r.Pattern+"/") }
-		if !slices.Contains(strings.Split(r.Pattern, "/"), "*") && !slices.ContainsFunc(scopes, above) {
-			scopes = append(scopes, r.Pattern)
+		at := s.read(r.Pattern)
+		above := func(scope string) bool { return scope == at || strings.HasPrefix(scope, at+"/") }
+		if !slices.Contains(strings.Split(at, "/"), "*") && !slices.ContainsFunc(scopes, above) {
+			scopes = append(scopes, at)
 		}
 	}
 	slices.Reverse(scopes)
@@ -265,6 +328,9 @@ func (s *survey) countReady() {
 			if c := s.at[of]; c.state != nil {
 				q.Ready = min(q.Ready, max(0, c.left))
 			}
+		}
+		if _, read := s.pools[q.pool]; read {
+			q.Ready = s.room(q.pool, q.Ready)
 		}
 		for _, of := range q.meets {
 			s.at[of].left -= q.Ready
