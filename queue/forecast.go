@@ -19,15 +19,15 @@ import (
 // and add the costs of the entries in their order: each rule admits at its own rate, scopes that share a
 // rule take turns, and the latest rule counts. Priorities and the weights of queues are left out; they do
 // not change DoneAt. Under a concurrency rule runs take as long as those that ended lately, and a start
-// has a range. Below a pool each task takes the
-// member that admits it first. A pause delays all starts by its rest. Result.Reason says why a start is unknown.
+// has a range. Below a pool each task takes the member that admits it first. A pause delays all starts by
+// its rest. Result.Reason says why a start is unknown.
 //
 // For a single scope, each start is accurate to two windows of its rules, and with costs above 1 to a thirtieth. If scopes share
 // a rule, a start takes no later entries into account; DoneAt does, and may be too early by a third if the scopes have rules of
 // their own, too. It is never too late by more than that window.
 //
 // It holds sums by scope and by rule, and about 70 bytes for each task that has an id of its own. Costs two round trips for each
-// scope. The error is ctx's, or wraps the source's or Redis's, with a Summary of what was done.
+// scope, and two for each pool. The error is ctx's, or wraps the source's or Redis's, with a Summary of what was done.
 func (c *Client) Forecast(ctx context.Context, entries iter.Seq[Entry], each func(Result)) (Summary, error) {
 	f := &forecast{seed: maphash.MakeSeed(), ids: map[uint64]struct{}{}}
 	if c.cfg.Limiter != nil {
