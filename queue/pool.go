@@ -67,7 +67,7 @@ const mostPooled = 1_000_000
 // add has the member admit a task that admits it first.
 func (p *poolSum) add(t Task) {
 	var first *memberSum
-	start := time.Duration(throttle.Never)
+	start := throttle.Never
 	for _, m := range p.members {
 		if at := m.admitsIn(t); first == nil || at < start {
 			first, start = m, at

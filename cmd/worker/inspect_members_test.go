@@ -26,7 +26,7 @@ func TestInspectMembers(t *testing.T) {
 	i.use("github/acme")
 	_, err := i.limits.Report(t.Context(), "github/@bob", upstream.Hint{Limited: true, Status: 429, Retry: time.Hour, RetryKnown: true})
 	must(t, err)
-	must(t, i.limits.OpenBreaker(t.Context(), "github/@dan"))
+	must(t, i.limits.OpenBreaker(t.Context(), "github/@dan", 0))
 	i.enqueue(queue.Task{Scope: "github/acme", ID: "a"})
 	got := i.objects("scope", "github/acme")[0]
 	want(t, got, map[string]any{"waiting": 1.0, "reason": "member", "rule": "/members", "rule_scope": "github", "rules": nil})

@@ -26,7 +26,7 @@ func TestKeysOfAPool(t *testing.T) {
 		defer mu.Unlock()
 		key := r.Header.Get("Authorization")
 		if got[key]++; key == "Bearer hush-revoked" {
-			http.Error(w, "no such key: "+key, http.StatusUnauthorized)
+			http.Error(w, "no such key: "+key, http.StatusForbidden)
 		}
 	}))
 	t.Cleanup(api.Close)
@@ -66,7 +66,7 @@ limits:
 	enqueue(t, rdb, task("github/b", "refused"))
 	calls(5)
 	refused := becomes(t, rdb, "refused", asynq.TaskStateArchived).LastErr
-	says(t, refused, "answered 401 Unauthorized: no such key: Bearer [redacted]")
+	says(t, refused, "answered 403 Forbidden: no such key: Bearer [redacted]")
 	none := becomes(t, rdb, "none", asynq.TaskStateArchived).LastErr
 	says(t, none, `headers["Authorization"]: names the secret of a pool's member, and the task was granted none`)
 	mu.Lock()

@@ -59,7 +59,7 @@ func TestMembersCost(t *testing.T) {
 	plain, _ := reads("github/@m1", nil)
 	again, many := reads("github/acme", pooled) // without the details
 	_, few := reads("github/@m1", plain)
-	if len(again.members) != 100 || many > few+6 {
+	if len(again.members) != 100 || many > few+7 {
 		t.Errorf("with %d members the screen costs %d commands, that of one %d", len(again.members), many, few)
 	}
 }
