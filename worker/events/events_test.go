@@ -293,7 +293,11 @@ func TestUpstream(t *testing.T) {
 // A breaker that opens is reported once in ten minutes, however many probes fail, and so is that it has closed.
 func TestBreakerEvents(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProgram(t, rdb, hourly(t, 1000), "", nil, nil)
+		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Rules: []policy.Rule{{Name: "second", Algorithm: policy.SlidingWindow, Limit: 1000, Per: time.Second}}, Breaker: policy.Breaker{Wait: 30 * time.Second},
+		}})
+		must(t, err)
+		p := newProgram(t, rdb, pol, "", nil, nil)
 		for range 2 {
 			must(t, p.limiter.OpenBreaker(t.Context(), "p", 0))
 			pass(time.Minute)
