@@ -31,7 +31,6 @@ var plants = []fault{
 	{"bucket: more left than there is", "max(0, floor((r.cap * q", "max(0, ceil((r.cap * q"},
 	{"bucket: a grant that does not come back", "if r.p == 0 or mark > r.at then return 0 end", "if r.p == 0 or mark >= r.at then return 0 end"},
 	{"bucket: parts of another rule's unit", "return min(MOST, (x - rest)", "return min(MOST, x) or min(MOST, (x - rest)"},
-	{"bucket: a state from the future that stays", "r.written - back, r.at - back, r.since - back,", "r.written - back, r.at, r.since,"},
 
 	{"sliding: one unit more than the limit", "local need = r.total + c - r.cap", "local need = r.total + c - r.cap - 1"},
 	{"sliding: a unit that leaves a µs early", "return r.tail * r.grain + r.per\n", "return r.tail * r.grain + r.per - 1\n"},
@@ -46,7 +45,6 @@ var plants = []fault{
 	{"sliding: a refund at another place", "local less, back = ceil(place / r.grain), 0", "local less, back = r.tail, 0"},
 	{"sliding: cells of another rule's grain", "if r.stepped or was ~= width then", "if r.stepped then"},
 	{"sliding: more left than there is", "return max(0, r.cap - held),", "return max(0, r.cap - held + 1),"},
-	{"sliding: a state from the future that stays", "local t = cell * width - back", "local t = cell * width"},
 
 	{"fixed: one unit more than the limit", "if held(r, t) + c <= r.cap and", "if held(r, t) + c <= r.cap + 1 and"},
 	{"fixed: a window before that is forgotten", "if at == cell then return units end", "if at == cell then return 0 end"},
