@@ -119,7 +119,7 @@ local function decide(a, of, number)
     if taken then return end
     if not place and waits and held_up(of, a.scope, match(a.id, '^[^:]*')) then return deny(of, a, nil, 3) end
   end
-  local its, costs, start, _, sure = rules.choose(of, a.cost, now + a.from, lease)
+  local its, costs, start, _, sure = rules.choose(of, a.cost, now + a.from, lease, a.task and of.pool and of.pool.waits)
   local admitted = start and sure and start <= now + a.ahead
   if freed and not (admitted and freed == its) then -- its units came free, and another member may have admitted it
     for _, r in ipairs(freed) do rules.due(r.node) end

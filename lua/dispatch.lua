@@ -174,13 +174,14 @@ local function wait_until(l, id, at, certain, node_at, may, latest)
 end
 
 -- Blocks the node of the rule that alone would admit a cost last.
-local function wait_for(l, its, cost, id, start, last, sure)
+local function wait_for(l, its, cost, id, start, last)
   local at, by, certain = rules.binding(its, rules.costs(its, cost), now + from)
   local r = its[by]
-  if start and at <= now + lead + spread then -- each rule alone admits it: a guess keeps it, or windows that do not meet
-    local soonest = sure and now + from or now -- a full concurrency rule is full now
-    local own = its[last] and its[last].its.fit(its[last], soonest, rules.costs(its, cost)[last]) or 0
-    if own > soonest then r, at, certain = its[last], own, sure else return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
+  if start and at <= now + lead + spread then -- each rule alone admits it: one may be full now, or windows don't meet
+    r, certain = its[last], false
+    local full
+    if r then at, full = r.its.fit(r, now, rules.costs(its, cost)[last]) end
+    if not full then return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends)) end
   end
   if not r then return tree.block(leaf_node(l.scope), its.ends) end -- the rules end before
   return wait_until(l, id, at, certain, r.node, r.cap == 0 or r.p == 0 or r.counts, min(its.ends, r.counts or EXACT))
@@ -189,7 +190,7 @@ end
 -- Blocks the node of a pool until the first member alone would admit a cost, if the rules of the path do.
 local function wait_for_member(l, its, cost, id, start)
   local s, last, sure = rules.joint(its, rules.costs(its, cost), now + from)
-  if not (s and sure and s <= now + lead + spread) then return wait_for(l, its, cost, id, s, last, sure) end
+  if not (s and sure and s <= now + lead + spread) then return wait_for(l, its, cost, id, s, last) end
   local at, certain, may, counts = pool.first(its, cost, now + from, lead)
   if start and certain and at <= now + lead + spread then -- each alone admits it
     return tree.block(leaf_node(l.scope), min(start - lead > now and start - lead or start, its.ends))
@@ -198,6 +199,7 @@ local function wait_for_member(l, its, cost, id, start)
 end
 
 -- Serves the first task of a leaf.
+local keeps = P .. 'keeps'
 local dear = call('EXISTS', costs_key) == 1
 local function serve(q, scope, path)
   local its = rules_of(scope)
@@ -207,10 +209,20 @@ local function serve(q, scope, path)
   if not id then return tree.take(l) end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
-  local own, _, start, last, sure = rules.choose(its, cost, now + from)
-  if start and sure and start <= now + lead + spread then return grant(l, own, path, id, cost, start) end
+  local waits = its.pool and its.pool.waits > 0
+  local since = waits and tonumber(call('HGET', keeps, leaf_node(scope)) or now)
+  local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, waits and max(0, since + its.pool.waits - now))
+  if start and sure and start <= now + lead + spread then
+    if waits then call('HDEL', keeps, leaf_node(scope)) end
+    return grant(l, own, path, id, cost, start)
+  end
+  if its.keeps then
+    call('HSET', keeps, leaf_node(scope), whole(since))
+    call('EXPIRE', keeps, STAYS)
+    return tree.block(leaf_node(scope), max(start - lead, now + 1))
+  end
   if its.pool then return wait_for_member(l, its, cost, id, start) end
-  return wait_for(l, its, cost, id, start, last, sure)
+  return wait_for(l, its, cost, id, start, last)
 end
 
 -- Serves the first leaf below a node that is not skipped. Returns false if all are. `path` has the nodes above.
@@ -265,6 +277,6 @@ if look then
   end
   if call('HSET', P .. 'queues', unpack(here)) > 0 then call('EXPIRE', P .. 'queues', STAYS) end
 else
-  call('DEL', P .. 'queues', P .. 'units', P .. 'sequence', rules_key)
+  call('DEL', P .. 'queues', P .. 'units', P .. 'sequence', rules_key, keeps)
 end
 return { packed('>I7I7', now, look and max(now, look) or 0), granted, stale, refused, overdue }

@@ -13,7 +13,7 @@
 -- #include base
 
 local dropped, TYPES = 0, { blocked = 'zset', recheck = 'zset', ready = 'zset', left = 'zset', flights = 'zset', flight = 'hash',
-  queues = 'hash', rules = 'hash', costs = 'hash', units = 'hash', api = 'hash', sequence = 'string' }
+  queues = 'hash', rules = 'hash', costs = 'hash', keeps = 'hash', units = 'hash', api = 'hash', sequence = 'string' }
 
 -- Deletes a key of another type.
 local function check(name, kind)

@@ -36,6 +36,7 @@ type history struct {
 	*world
 	*rand.Rand
 	late  bool // some runs begin late
+	fails bool // calls fail often, and breakers open
 	aging bool // keys expire by the clock of the scripts
 	news  []told
 }
@@ -83,7 +84,7 @@ func newHistory(rdb redis.UniversalClient, seed uint64) *history {
 			}
 		}
 	}
-	h := &history{world: w, Rand: rnd, aging: seed%3 == 0}
+	h := &history{world: w, Rand: rnd, aging: seed%3 == 0, fails: seed%4 == 1}
 	if seed%5 < 2 {
 		h.poolOf()
 	}
@@ -145,6 +146,9 @@ func (h *history) step() error {
 		return err
 	}
 	queue, scope := queues[h.IntN(3)], scopes[h.IntN(6)]
+	if h.fails && h.IntN(3) == 0 {
+		return h.breaks(h.anyNode(scope), h.IntN(6))
+	}
 	switch h.IntN(12) {
 	case 0, 1:
 		var tasks []*waiting
@@ -218,22 +222,8 @@ func (h *history) plainly(scope string) error {
 
 // hearFromAPI has an API pause a node, or lower a limit for a time.
 func (h *history) hearFromAPI(scope string) error {
-	at := nodeOf(scope, h.IntN(strings.Count(scope, "/")+1))
-	if h.pool != nil && h.IntN(2) == 0 {
-		each := h.of(scope, h.policy).each()
-		nodes := each[h.IntN(len(each))].nodes(scope)
-		at = nodes[h.IntN(len(nodes))]
-	}
+	at := h.anyNode(scope)
 	switch h.IntN(16) {
-	case 4, 5, 6:
-		return h.calls(at)
-	case 7, 8:
-		return h.probeEnds()
-	case 9:
-		if h.IntN(2) == 0 {
-			return h.trips(at)
-		}
-		return h.closes(at)
 	case 0:
 		return h.report(Word{Verb: "pause", Name: at, Numbers: [5]int64{h.Int64N(second)}})
 	case 1:
@@ -245,8 +235,34 @@ func (h *history) hearFromAPI(scope string) error {
 		if (r.Level <= strings.Count(scope, "/") || h.belongs[r.Name] != nil) && (r.Kind == 'S' || r.Kind == 'T') {
 			return h.correct(r, h.nodeAt(r, scope), correction{until: h.now + h.Int64N(3*second), limit: h.Int64N(capacity(r.Kind, r.Numbers))})
 		}
+	case 4, 5, 6, 7, 8, 9:
+		return h.breaks(at, h.IntN(6))
 	}
 	return nil
+}
+
+// breaks has calls of a node end, or a probe, or a person act on its breaker.
+func (h *history) breaks(at string, what int) error {
+	switch what {
+	case 0, 1, 2:
+		return h.calls(at)
+	case 3, 4:
+		return h.probeEnds()
+	}
+	if h.IntN(2) == 0 {
+		return h.trips(at)
+	}
+	return h.closes(at)
+}
+
+// anyNode is a node of a scope, or of a member of its pool.
+func (h *history) anyNode(scope string) string {
+	if h.pool != nil && h.IntN(2) == 0 {
+		each := h.of(scope, h.policy).each()
+		nodes := each[h.IntN(len(each))].nodes(scope)
+		return nodes[h.IntN(len(nodes))]
+	}
+	return nodeOf(scope, h.IntN(strings.Count(scope, "/")+1))
 }
 
 // change is a new policy, or the same one again.

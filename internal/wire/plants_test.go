@@ -41,12 +41,13 @@ var plants = []struct{ what, from, to string }{
 	{"costs of tasks that started stay", "if #paid > 0 then call('HDEL', costs_key, unpack(paid)) end", ""},
 	{"a late run keeps its place", "verbs.late(a, its)", "verbs.late(a, its) do return end"},
 	{"more is granted than was asked for", "#granted < 2 * most", "#granted <= 2 * most"},
-	{"a start may be too soon to be there", "rules.choose(its, cost, now + from)", "rules.choose(its, cost, now)"},
-	{"a start may be too far ahead", "start <= now + lead + spread then return grant(l, own", "start <= now + 2 * (lead + spread) then return grant(l, own"},
-	{"a member without room is chosen", "if own == s and certain then", "if true then"},
+	{"a start may be too soon to be there", "rules.choose(its, cost, now + from, nil,", "rules.choose(its, cost, now, nil,"},
+	{"a start may be too far ahead", "if start and sure and start <= now + lead + spread then", "if start and sure and start <= now + 2 * (lead + spread) then"},
+	{"a member without room is chosen", "if not s or sure and start <= latest then", "if not s or sure then"},
 	{"a pool waits for the last of its members", "look < soonest then first", "at and at > (first or 0) then first"},
 	{"the pause of a member is not heeded", "reported and of.names or 0 do", "0 do"},
 	{"what a member is charged comes back to the first", "'\\n' .. name .. '\\n'", "'\\n'"},
+	{"a task keeps to its member for too long", "max(0, since + its.pool.waits - now)", "its.pool.waits"},
 	{"a grant forgets its member", "(member and '\\n' .. member or '')", "''"},
 }
 

@@ -36,7 +36,7 @@ type Member struct {
 // CompilePool returns a pool at a time, given all rules of each member.
 func (c Compiler) CompilePool(level policy.Scope, pool policy.Pool, match func(member string) []policy.MatchedRule, at time.Time) *Pool {
 	p := &Pool{Level: level, version: c.Version, until: Never, hours: Never}
-	p.rules = PoolRules{Level: level.Len() - 1, Drain: pool.Choose == policy.ChooseDrain, Affine: pool.Affinity == policy.AffinityTenant}
+	p.rules = PoolRules{Level: level.Len() - 1, Drain: pool.Choose == policy.ChooseDrain, Affine: pool.Affinity == policy.AffinityTenant, Wait: pool.AffinityWait.Microseconds()}
 	for _, of := range pool.Members {
 		s := &Scope{Until: Never, hours: Never, Most: math.MaxInt64}
 		rules, shape := c.rules(s, match(of.Name), at)
@@ -112,6 +112,7 @@ func (s *Scope) Limited() bool { return len(s.Rules) > 0 || s.Pool != nil }
 type PoolRules struct {
 	Level         int // the number of names of its node
 	Drain, Affine bool
+	Wait          int64 // µs that a task waits for its own member while another has room
 	Members       []MemberRules
 }
 
@@ -126,7 +127,7 @@ type MemberRules struct {
 // text returns the pool as scripts read it.
 func (p PoolRules) text() []byte {
 	tiers := p.tiers()
-	const head = 11
+	const head = 18
 	offsets := head
 	for _, places := range tiers {
 		offsets += 1 + len(places)
@@ -145,7 +146,8 @@ func (p PoolRules) text() []byte {
 	if p.Affine {
 		affine = 1
 	}
-	b := three([]byte{'M', byte(p.Level), byte(len(p.Members)), byte(len(tiers)), affine}, offsets+1, named+1)
+	b := seven([]byte{'M', byte(p.Level), byte(len(p.Members)), byte(len(tiers)), affine}, p.Wait)
+	b = three(b, offsets+1, named+1)
 	for _, places := range tiers {
 		b = append(append(b, byte(len(places))), places...)
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,9 @@ func (w *world) nodeAt(r Rule, scope string) string {
 func (h *history) poolOf() {
 	h.pool = &PoolRules{Level: h.IntN(2), Drain: h.IntN(3) == 0}
 	h.pool.Affine = !h.pool.Drain && h.IntN(2) == 0
+	if h.pool.Affine && h.IntN(2) == 0 {
+		h.pool.Wait = h.Int64N(second)
+	}
 	h.belongs = map[string][]string{}
 	if h.IntN(2) == 0 {
 		h.rules = slices.DeleteFunc(h.rules, func(r Rule) bool { return r.Level == h.pool.Level })
@@ -123,7 +127,7 @@ func (w *world) chosen(scope string, its Rules, name string, from int64, cost st
 	if its.members() == nil {
 		return nil
 	}
-	if at, sure := w.joint(scope, its, from, cost, false); sure && at < start {
+	if at, sure := w.joint(scope, its, from, cost, false); sure && at+its.Pool.Wait < start {
 		return wrong("a start at %d with %s, and another member admits it at %d", start-epoch, name, at-epoch)
 	}
 	for _, own := range its.before(name) {
@@ -132,6 +136,27 @@ func (w *world) chosen(scope string, its Rules, name string, from int64, cost st
 		}
 	}
 	return nil
+}
+
+// keeps is until when a first task waits for its own member while another one has room, 0 if it does not.
+func (w *world) keeps(t *waiting, its Rules, d Dispatch) (int64, error) {
+	since, err := w.rdb.HGet(context.Background(), prefix+"keeps", t.scope+"/!").Int64()
+	if err != nil || w.now >= since+its.Pool.Wait {
+		return 0, nil //nolint:nilerr // it is not there
+	}
+	if its.Pool.Wait == 0 || since > w.now {
+		return 0, wrong("%s keeps to its member since %d", t.id, since-epoch)
+	}
+	soonest, _ := w.joint(t.scope, its, w.now+d.From, t.cost, false)
+	until := max(soonest, w.now+d.From) + its.Pool.Wait
+	for _, own := range its.each() {
+		at, _ := w.jointOf(t.scope, own, w.now+d.From, t.cost, true)
+		latest, _ := w.jointOf(t.scope, own, w.now+d.From, t.cost, false)
+		if latest > w.now+d.From && at <= until {
+			return until, nil
+		}
+	}
+	return 0, nil
 }
 
 // poolWorld is a world in which two members have one place each, and nothing else is limited.
@@ -203,6 +228,53 @@ func TestALateTaskFreesItsMember(t *testing.T) {
 	}
 	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
 		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
+}
+
+// A waiting task keeps to its member while another one has room, for no longer than the pool says, and others of the pool go on.
+func TestTaskKeepsToItsMember(t *testing.T) {
+	for _, c := range []struct{ per, want int64 }{ // when the member has room again, and when the second task starts
+		{second, second},
+		{4 * second, 0},
+	} {
+		w := newWorld(t)
+		w.belongs = map[string][]string{"of one": {"one"}, "of two": {"two"}}
+		w.pool = &PoolRules{Affine: true, Wait: 2 * second, Members: []MemberRules{{Name: "one", Shape: 1, Priority: 1}, {Name: "two", Shape: 2}}}
+		w.rules = []Rule{
+			{Kind: 'S', Level: 1, Name: "of one", Numbers: []int64{1, c.per, 1, 0}},
+			{Kind: 'S', Level: 1, Name: "of two", Numbers: []int64{5, second, 1, 0}},
+		}
+		w.limits[1] = []int64{1, 5}
+		w.waits(t, "/a", 2)
+		n, blocked := w.grants(t, Dispatch{Most: 10})
+		if c.want == 0 {
+			if n != 2 {
+				t.Errorf("%d granted at once, %q blocked; its member has no room for %d µs", n, blocked, c.per)
+			}
+			continue
+		}
+		if n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
+			t.Fatalf("%d granted, %q blocked", n, blocked)
+		}
+		if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{1500000}}); err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.next
+		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 0 || !slices.Equal(blocked, []string{"/a/!"}) {
+			t.Fatalf("%d granted, %q blocked", n, blocked)
+		}
+		if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{3 * second}}); err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.next
+		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
+			t.Fatalf("%d granted, %q blocked: it has waited long enough", n, blocked)
+		}
+		for _, f := range w.flight {
+			if f.Member == "two" && f.Start > epoch+2*second {
+				t.Errorf("it starts at %d, after two seconds", f.Start-epoch)
+			}
+		}
 	}
 }
 

@@ -227,7 +227,11 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 			continue // a task may save up for its cost
 		}
 		at, sure := w.joint(t.scope, its, w.now+d.From, t.cost, false)
-		if sure && at <= w.now {
+		keeps, err := w.keeps(t, its, d)
+		if err != nil {
+			return err
+		}
+		if sure && at <= w.now && keeps == 0 {
 			return wrong("%s of %s could start, and is not granted", t.id, t.line())
 		}
 		look := int64(Never)
@@ -240,6 +244,9 @@ func (w *world) looks(d Dispatch, got Dispatched) error {
 				at = max(w.now+1, at-d.Lead)
 			}
 			look = min(look, at)
+		}
+		if keeps > 0 {
+			look = keeps
 		}
 		look = max(w.now+1, min(look, its.Until, w.uncorrected(t, d.From)))
 		if got.Next == 0 || got.Next > look {
@@ -312,7 +319,7 @@ func (w *world) come(t *waiting, ahead, from int64) (bool, error) {
 	if f != nil && answer.Status != MustBack || f == nil && answer.Status != MustJoin {
 		return false, wrong("%s gets %+v", t.id, answer)
 	}
-	if at, sure := w.joint(t.scope, its, w.now+from, t.cost, false); sure && at <= w.now+ahead && (f != nil || w.nobody()) {
+	if at, sure := w.joint(t.scope, its, w.now+from, t.cost, false); sure && at <= w.now+ahead && (f != nil || w.nobody()) && (its.Pool == nil || its.Pool.Wait == 0) {
 		return false, wrong("%s could start at %d, and is to join", t.id, at-epoch)
 	}
 	place := int64(0)

@@ -1,8 +1,8 @@
 -- A pool: a task below its node is admitted by the rules of its path and those of one member. Source: docs/pools.md
 --
 -- It ends the text of a scope's rules, as it is for all scopes below its node:
---   head     "M"; bytes: the level of its node, how many members and tiers it has, and 1 if a tenant keeps to its member; numbers of
---            three bytes: where offsets and names begin
+--   head     "M"; bytes: the level of its node, how many members and tiers it has, and 1 if a tenant keeps to its member; a number: how
+--            many µs a task may wait for that while another has room; numbers of three bytes: where offsets and names begin
 --   tiers    for each, the highest first: a byte, how many places it has, a prime or 1; and of each place the number of a member, 0 for none
 --   offsets  numbers of three bytes: where the part of each member begins
 --   names    a newline, and each name with a newline: the path of the member's node after "/@"
@@ -17,8 +17,8 @@ local function pools()
   local sections = {}
 
   function pool.read(section)
-    local p = sections[section] or { text = section, members = {}, nodes = {}, tiers = 12 }
-    p.level, p.many, p.tiered, p.affine, p.offsets, p.names = unpacked('>BBBBI3I3', section, 2)
+    local p = sections[section] or { text = section, members = {}, nodes = {}, tiers = 19 }
+    p.level, p.many, p.tiered, p.affine, p.waits, p.offsets, p.names = unpacked('>BBBBI7I3I3', section, 2)
     p.affine, sections[section] = p.affine == 1, p
     return p
   end
@@ -91,49 +91,32 @@ local function pools()
     return x % 1, x * 997 % 1
   end
 
-  function pool.choose(its, cost, t)
-    local s, by, sure = rules.joint(its, rules.costs(its, cost), t)
+  -- The first member of the order with which a start is the soonest; a sure start goes before a guess. With the first of all it may be
+  -- so much later: the task keeps to that.
+  function pool.choose(its, cost, t, patience)
+    local s, by = rules.joint(its, rules.costs(its, cost), t)
     local text, key, members, at, x, y = its.pool.text, '' .. cost, its.members, its.pool.tiers, point(its)
-    local best, best_at
+    local out, start, last, sure = nil, nil, by, false
+    its.keeps = false
     for _ = 1, its.pool.tiered do
       local n = byte(text, at)
       local place, step = floor(x * n), 1 + floor(y * (n - 1))
       for _ = 1, n do
         local i = byte(text, at + 1 + place)
+        local m = i > 0 and (members[i] or member(its, i))
         place = (place + step) % n
-        if i > 0 then
-          local m = members[i] or member(its, i)
-          if not s then -- whoever is chosen
-            local j = joined(its, m)
-            return j, rules.costs(j, cost), nil, by
+        if m and not (out and low(m, cost, key, t) >= (sure and start or EXACT)) then
+          local j, latest = joined(its, m), out and s or s and s + patience
+          local first, rule, certain = nil, by, nil
+          if s then first, rule, certain = rules.joint(j, rules.costs(j, cost), t) end
+          if not out or first and (certain and not sure or certain == sure and first < (start or EXACT)) then
+            out, start, last, sure = j, first, rule, certain or false
           end
-          local first = m.from == t and m.returned == returned and m.low[key] or low(m, cost, key, t)
-          if first <= s then
-            local own, _, certain = rules.joint(m, rules.costs(m, cost), s)
-            if own == s and certain then
-              local j = joined(its, m)
-              return j, rules.costs(j, cost), s, by, sure
-            end
-            first = own or EXACT
-          end
-          if not best or first < best_at then best, best_at = m, first end
+          its.keeps = sure and start <= latest and start > s
+          if not s or sure and start <= latest then return j, rules.costs(j, cost), start, last, sure end
         end
       end
       at = at + 1 + n
-    end
-    -- None has room at s. A sure start goes before a guess, and else the soonest first.
-    local out, start, last
-    sure = false
-    local function try(m)
-      local j = joined(its, m)
-      local first, rule, certain = rules.joint(j, rules.costs(j, cost), t)
-      if not out or first and (certain and not sure or certain == sure and first < (start or EXACT)) then
-        out, start, last, sure = j, first, rule, certain or false
-      end
-    end
-    try(best)
-    for i = 1, #members do
-      if members[i].low[key] < (sure and start or EXACT) and members[i] ~= best then try(members[i]) end
     end
     return out, rules.costs(out, cost), start, last, sure
   end

@@ -193,10 +193,10 @@ function rules.joint(its, costs, t, id)
   return t, by, many == 0 and t < its.ends
 end
 
--- The same under the rules of a path and, if it has a pool, of a member: of the one with whom they admit it soonest. Returns the list of
+-- The same under the rules of a path and, if it has a pool, of a member: of the one with whom they admit it soonest; `patience` is in pool.choose. Returns the list of
 -- these rules and the cost under each before what joint returns.
-function rules.choose(its, cost, t, id)
-  if its.pool then return pool.choose(its, cost, t) end
+function rules.choose(its, cost, t, id, patience)
+  if its.pool then return pool.choose(its, cost, t, patience or 0) end
   local costs = rules.costs(its, cost)
   return its, costs, rules.joint(its, costs, t, id)
 end

@@ -10,6 +10,7 @@
 --                         dispatch. '#': the version and the policy of the newest rules.
 --   rules                 hash: the text of the rules of each scope with waiting tasks
 --   costs                 hash: the cost of each waiter that is not 1
+--   keeps                 hash: the leaves whose first task waits for its own member while another has room, and since when
 --   units                 hash: how many tasks wait below each node, without its own leaf. When none does, its shares begin anew.
 --
 -- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready

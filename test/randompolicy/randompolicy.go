@@ -62,6 +62,9 @@ func pool(random *rand.Rand) policy.Pool {
 	if p.Choose != policy.ChooseDrain {
 		p.Affinity = pick(random, policy.AffinityNone, policy.AffinityTenant)
 	}
+	if p.Affinity != policy.AffinityNone {
+		p.AffinityWait = pick(random, 0, 1500*time.Millisecond)
+	}
 	p.Quarantine = pick(random, 0, time.Minute, 90*time.Minute)
 	return p
 }

@@ -177,6 +177,9 @@ func formatPool(p policy.Pool) string {
 	if p.Affinity != policy.AffinityNone {
 		text += ", affinity: " + string(p.Affinity)
 	}
+	if p.AffinityWait != 0 {
+		text += ", affinity_wait: " + duration.Format(p.AffinityWait)
+	}
 	if p.Quarantine != 0 {
 		text += ", quarantine: " + duration.Format(p.Quarantine)
 	}

@@ -22,6 +22,9 @@ type Pool struct {
 	Choose Choose
 	// Affinity is what keeps to the same member while that has room. Defaults to AffinityNone. It needs ChooseSpread.
 	Affinity Affinity
+	// AffinityWait is how long a task that waits in a queue keeps to its member while another one has room, at most 24 hours. Defaults
+	// to 0. It needs AffinityTenant.
+	AffinityWait time.Duration
 	// Quarantine is how long a member gets no calls after an answer that its key is not accepted or has no credit (401, 402), 1 minute
 	// to 24 hours; then one call tries it, and others follow if that is accepted. Defaults to an hour.
 	Quarantine time.Duration
@@ -66,6 +69,8 @@ const (
 	mostPriority = 100
 
 	usualQuarantine, leastQuarantine, mostQuarantine = time.Hour, time.Minute, 24 * time.Hour
+
+	mostAffinityWait = 24 * time.Hour
 )
 
 // MembersRule stands in the place of a rule's name where tasks wait for a member of the pool at a level. No rule can have it.
@@ -128,7 +133,7 @@ func (p *Policy) MatchMember(level Scope, member string, at time.Time) []Matched
 // pool checks the pool of a scope, and that the scopes of members are those of members. above is whether a pool stands above it.
 func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, above bool) {
 	pool, source, at := s.Pool, scope.under("pool"), path+".pool"
-	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != "" || pool.Quarantine != 0
+	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != "" || pool.AffinityWait != 0 || pool.Quarantine != 0
 	switch {
 	case !isSet:
 		return
@@ -146,6 +151,14 @@ func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, abo
 	c.word(affinity, at+".affinity", "pool.affinity")
 	if affinity.good() && pool.Choose == ChooseDrain {
 		c.add(affinity.at, at+".affinity", "affinity stands with choose: drain, which takes the same member for all; remove one of the two")
+	}
+	keeps := source.field("affinity_wait", duration.Format(pool.AffinityWait), pool.AffinityWait != 0)
+	switch {
+	case !keeps.good():
+	case pool.Affinity == AffinityNone:
+		c.add(keeps.at, at+".affinity_wait", "affinity_wait stands without an affinity; write affinity: tenant, or remove it")
+	case pool.AffinityWait < 0 || pool.AffinityWait > mostAffinityWait:
+		c.add(keeps.at, at+".affinity_wait", "affinity_wait is %s; it must be at most %s", keeps.text, duration.Format(mostAffinityWait))
 	}
 	wait := source.field("quarantine", duration.Format(pool.Quarantine), pool.Quarantine != 0)
 	if wait.good() && (pool.Quarantine < leastQuarantine || pool.Quarantine > mostQuarantine) {

@@ -81,6 +81,8 @@ func TestPoolFaults(t *testing.T) {
 		"{pool: {members: [b], choose: sprad}}":                        `x:1:43: limits.a.pool.choose: choose is "sprad"; did you mean spread?`,
 		"{pool: {members: [b], affinity: scope}}":                      `x:1:45: limits.a.pool.affinity: affinity is "scope"; write tenant`,
 		"{pool: {members: [b], choose: drain, affinity: tenant}}":      `x:1:60: limits.a.pool.affinity: affinity stands with choose: drain, which takes the same member for all; remove one of the two`,
+		"{pool: {members: [b], affinity_wait: 5s}}":                    `x:1:50: limits.a.pool.affinity_wait: affinity_wait stands without an affinity; write affinity: tenant, or remove it`,
+		"{pool: {members: [b], affinity: tenant, affinity_wait: 25h}}": `x:1:68: limits.a.pool.affinity_wait: affinity_wait is 25h; it must be at most 24h`,
 		"{pool: {members: [{name: b, weight: 2}], choose: drain}}":     `x:1:49: limits.a.pool.members[0].weight: weight stands with choose: drain, which heeds none; write a priority, or remove it`,
 		"{pool: {members: [{name: b, weight: 0}]}}":                    `x:1:49: limits.a.pool.members[0].weight: weight is 0; it must be 1 to 1000`,
 		"{pool: {members: [{name: b, priority: 101}]}}":                `x:1:51: limits.a.pool.members[0].priority: priority is 101; it must be -100 to 100`,
@@ -120,9 +122,9 @@ func errorText(err error) string {
 func TestPoolRoundTrip(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{members: [a, {name: b}, {name: c, weight: 1, priority: 0}], choose: spread}`: `{members: [a, b, c]}`,
-		`{affinity: tenant, members: [{name: a, priority: 2, weight: 3}]}`:             `{members: [{name: a, weight: 3, priority: 2}], affinity: tenant}`,
-		`{members: [x/y, "7"], choose: drain}`:                                         `{members: ["x/y", "7"], choose: drain}`,
+		`{members: [a, {name: b}, {name: c, weight: 1, priority: 0}], choose: spread}`:         `{members: [a, b, c]}`,
+		`{affinity: tenant, affinity_wait: 90s, members: [{name: a, priority: 2, weight: 3}]}`: `{members: [{name: a, weight: 3, priority: 2}], affinity: tenant, affinity_wait: 1m30s}`,
+		`{members: [x/y, "7"], choose: drain}`:                                                 `{members: ["x/y", "7"], choose: drain}`,
 	} {
 		p, err := limitsyaml.Parse("x", []byte("limits: {a: {pool: "+text+"}}"))
 		if err != nil {
