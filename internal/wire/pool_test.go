@@ -278,11 +278,12 @@ func TestTaskKeepsToItsMember(t *testing.T) {
 	}
 }
 
-// A member's name may have eight names of 128 bytes, of which each may be escaped.
-func TestLongNameOfAMember(t *testing.T) {
+// A member's name may have eight names of 128 bytes, and a rule's as many bytes, of which each may be escaped.
+func TestLongNames(t *testing.T) {
 	w := poolWorld(t)
-	name := strings.Repeat("%20", 128) + "/" + strings.Repeat("a", 128)
-	w.pool.Members[0].Name, w.belongs["runs of one"], w.limits[1] = name, []string{name}, []int64{1, 0}
+	long := strings.Repeat("%20", 128)
+	name := long + "/" + strings.Repeat("a", 128)
+	w.pool.Members[0].Name, w.rules[0].Name, w.belongs[long], w.limits[1] = name, long, []string{name}, []int64{1, 0}
 	w.waits(t, "/a", 1)
 	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || len(blocked) > 0 {
 		t.Fatalf("%d granted, %q blocked", n, blocked)

@@ -186,7 +186,7 @@ func (r Rules) Text() string {
 
 func appendRules(b []byte, rules []Rule) []byte {
 	for _, rule := range rules {
-		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)), byte(len(rule.Unit)))
+		b = append(b, rule.Kind, byte(rule.Level), byte(len(rule.Name)>>8), byte(len(rule.Name)), byte(len(rule.Unit)))
 		b = append(append(b, rule.Name...), rule.Unit...)
 		b = seven(b, rule.Numbers...)
 	}

@@ -44,7 +44,7 @@ local function pools()
     if not m then
       local of = pool.part(its.pool, i)
       local at = its.node .. '/%40' .. of.name
-      m = { of = of, ends = its.ends, many = #of.rules, costs = {}, low = {} }
+      m = { of = of, ends = EXACT, many = #of.rules, costs = {}, low = {} }
       for k = 1, m.many do m[k] = rules.state(of.rules[k], at) end
       for level = its.pool.level + 1, reported and of.names or 0 do
         for _, r in ipairs(rules.pauses(node(at, level))) do m[#m + 1] = r end

@@ -7,7 +7,7 @@
 --   shape    number: a digest of which rules these are, whatever their numbers. Grants are given back under rules of their shape.
 --   from, until  numbers: when the text applies, since a period or the hours of a rule begin and end; 0 and EXACT for always
 --   weights  a byte, how many names the scope has, and for each its weight in millionths
---   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names, and the lengths of its name and of
+--   rules    for each: its kind, a letter; bytes: the level of its node, as a number of names, the length of its name, in two, and of
 --            its unit; then the name, the unit ("" for requests, "*" for a rule that counts each task), and its numbers, as the
 --            algorithm loads them. All scopes below a node meet its rules.
 --     T token-bucket       p, q, cap, slack: include/token_bucket.lua
@@ -78,9 +78,11 @@ end
 local function read_rules(list, text, at, last, names)
   local plain = true
   while at <= last do
-    local kind, level, name, unit = byte(text, at, at + 3)
+    local kind, level, high, name, unit = byte(text, at, at + 4)
     if kind == 77 then break end
-    local letter, from, numbers = char(kind), at + 4, at + 4 + name + unit
+    local letter, from = char(kind), at + 5
+    name = 256 * high + name
+    local numbers = from + name + unit
     at = numbers + (kind == 75 and 49 or kind == 67 and 14 or 28)
     plain = plain and (kind == 84 or kind == 83)
     list[#list + 1] = { kind = letter, level = level, names = names, name = sub(text, from, from + name - 1),
@@ -159,15 +161,17 @@ end
 
 -- How many units of a kind a cost has: it is a number, or by unit, "requests=1,tokens=1500,". 0 is none.
 local function units_of(cost, unit)
-  local name = string.gsub(unit == '' and 'requests' or unit, '%p', '%%%0')
-  return tonumber(cost) or tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
+  local n = tonumber(cost)
+  local name = not n and string.gsub(unit == '' and 'requests' or unit, '%p', '%%%0')
+  return n or tonumber(match(',' .. cost, ',' .. name .. '=(%d+),') or unit == '' and 1 or 0)
 end
 
 -- How many units a task takes under each rule. Tasks of a scope that cost the same share them. They are kept by text: miniredis
 -- makes a list up to an index that is a number.
 function rules.costs(its, cost)
-  local list = its.costs['' .. cost] or {}
-  its.costs['' .. cost] = list
+  local key = '' .. cost
+  local list = its.costs[key] or {}
+  its.costs[key] = list
   for i = #list + 1, #its do
     local of = its[i].of
     list[i] = (of.kind == 'P' or of.unit == '*' and type(cost) ~= 'number') and 1 or units_of(cost, of.unit)
