@@ -44,11 +44,15 @@ type Server struct {
 	mu        sync.Mutex
 	calls     []Call
 	scopes    map[string]string // by themselves
+	outages   map[string]outage // by scope
 	seen      map[string]int    // calls by id and target, of those that fail at first
 	succeeded map[string]bool
 	out       *bufio.Writer // nil: no log, or closed
 	outErr    error
 }
+
+// outage is a time in which calls of a scope are answered with 503.
+type outage struct{ from, until time.Duration }
 
 // Start starts a Server at addr; "127.0.0.1:0" finds a free port.
 func Start(addr string) (*Server, error) {
@@ -62,7 +66,7 @@ func Start(addr string) (*Server, error) {
 // Serve starts a Server at l. Its times count from now. log, unless it is nil, receives the log as NDJSON: a first line with the
 // epoch, then each call when it departs; Close writes those that are still open. ReadLog reads it.
 func Serve(l net.Listener, log io.Writer) *Server {
-	s := &Server{epoch: time.Now(), listener: l, scopes: map[string]string{}, seen: map[string]int{}, succeeded: map[string]bool{}}
+	s := &Server{epoch: time.Now(), listener: l, scopes: map[string]string{}, outages: map[string]outage{}, seen: map[string]int{}, succeeded: map[string]bool{}}
 	if log != nil {
 		s.out = bufio.NewWriter(log)
 		s.write(header{Epoch: s.epoch.UTC(), EpochUnixNS: s.epoch.UnixNano()})
@@ -102,6 +106,14 @@ func (s *Server) Since(n int) []Call {
 	return slices.Clone(s.calls[n:])
 }
 
+// Fail has the API answer the calls of a scope that arrive from one time since the epoch until another with 503. It replaces what
+// the last Fail said of the scope.
+func (s *Server) Fail(scope string, from, until time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outages[scope] = outage{from, until}
+}
+
 // Counts returns the number of calls so far and of task ids that were answered with a 2xx.
 func (s *Server) Counts() (calls, succeeded int) {
 	s.mu.Lock()
@@ -138,7 +150,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	call, how, fault := parse(r)
 	call.Arrived, call.Departed = arrived, Open
-	n := s.arrive(&call, r.URL, how)
+	status := s.arrive(&call, r.URL, how)
 
 	// The body is read to its end, so that the next byte from the connection is the next request's.
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, bodyLimit)); err != nil {
@@ -155,12 +167,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.depart(call, StatusGone)
 		return
 	}
-	status := http.StatusOK
-	if how.fail != 0 && n == 1 {
-		status = how.fail
-		if how.retryAfter > 0 {
-			w.Header().Set("Retry-After", strconv.Itoa(how.retryAfter))
-		}
+	if status == how.fail && how.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(how.retryAfter))
 	}
 	s.depart(call, status)
 	w.WriteHeader(status)
@@ -188,7 +196,8 @@ func parse(r *http.Request) (Call, answer, error) {
 	return call, how, err
 }
 
-// arrive logs the call and returns how many its id has made to this target, where its answer depends on that.
+// arrive logs the call and returns the status of its answer, which may depend on when it comes, or on whether it is the first of its
+// id to this target.
 func (s *Server) arrive(call *Call, target *url.URL, how answer) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,12 +208,16 @@ func (s *Server) arrive(call *Call, target *url.URL, how answer) int {
 		s.scopes[call.Scope] = call.Scope
 	}
 	s.calls = append(s.calls, *call)
-	if how.fail == 0 {
-		return 1
+	if o := s.outages[call.Scope]; call.Arrived >= o.from && call.Arrived < o.until {
+		return http.StatusServiceUnavailable
 	}
-	key := call.ID + " " + target.String()
-	s.seen[key]++
-	return s.seen[key]
+	if how.fail != 0 {
+		key := call.ID + " " + target.String()
+		if s.seen[key]++; s.seen[key] == 1 {
+			return how.fail
+		}
+	}
+	return http.StatusOK
 }
 
 // depart completes the call's line in the log.

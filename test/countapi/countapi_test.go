@@ -95,6 +95,16 @@ func TestCallsAreLoggedWithTheirTimes(t *testing.T) {
 		if status, after := get(t, c, "http://api"+Path("p")+"?fail=429&retry_after=2", "e", ""); status != 429 || after != "2" {
 			t.Errorf("answered %d, Retry-After %s", status, after)
 		}
+		s.Fail("p/down", at+time.Second, at+2*time.Second)
+		for _, want := range []int{200, 503, 200} {
+			if status, after := get(t, c, "http://api"+Path("p/down"), "f", ""); status != want || after != "" {
+				t.Errorf("answered %d, Retry-After %q; want %d", status, after, want)
+			}
+			get(t, c, "http://api"+Path("p/up")+"?latency=1s", "g", "")
+		}
+		if calls, ok := s.Counts(); calls != 12 || ok != 5 {
+			t.Errorf("Counts() = %d, %d, want 12, 5", calls, ok)
+		}
 	})
 }
 
