@@ -23,14 +23,12 @@ var asynqAlone = contender{name: "asynq alone", outside: true, enqueue: byAsynqC
 func aloneRate(b *testing.B, s scenario) (rate float64) {
 	b.Helper()
 	s.tasks = s.tasks[:min(len(s.tasks), 10_000)]
-	b.Run(label(s.name)+"/"+asynqAlone.name, func(b *testing.B) {
-		asynqAlone.into(b, s, func(o outcome) {
-			made := o.row(b)
-			row := figures.NewRow(s.name, asynqAlone.name)
-			row.Started, row.Tasks, row.Rate, row.Commands, row.Micros = made.Started, made.Tasks, made.Rate, made.Commands, made.Micros
-			add(b, row)
-			rate = row.Rate
-		})
+	asynqAlone.into(b, s, func(o *outcome) figures.Row {
+		made := o.row()
+		row := figures.NewRow(s.name, asynqAlone.name)
+		row.Started, row.Tasks, row.Rate, row.Commands, row.Micros = made.Started, made.Tasks, made.Rate, made.Commands, made.Micros
+		rate = row.Rate
+		return row
 	})
 	return rate
 }

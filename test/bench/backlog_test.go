@@ -93,12 +93,8 @@ func nested(n int, limit int64) scenario {
 
 // scopes has n scopes of 5/s each, with their tasks mixed.
 func scopes(n, tasks int) scenario {
-	var names []string
-	for i := range n {
-		names = append(names, fmt.Sprintf("p/t%03d", i))
-	}
 	return scenario{
-		name: fmt.Sprintf("%d scopes of %d at 5/s", n, tasks), tasks: jobs(n*tasks, names...),
+		name: fmt.Sprintf("%d scopes of %d at 5/s", n, tasks), tasks: jobs(n*tasks, numbered("p/t%03d", n)...),
 		limits: map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": {
 			Rules: []policy.Rule{bucket("r", 5, time.Second, 1)},
 		}}}},

@@ -266,11 +266,7 @@ func (st *stage) follow() (end func()) {
 func measureBuilt(b *testing.B, s scenario) {
 	b.Helper()
 	alone := aloneRate(b, s)
-	b.Run(label(s.name)+"/"+builtPrograms.name, func(b *testing.B) {
-		builtPrograms.into(b, s, func(o outcome) {
-			add(b, beside(o.row(b), alone))
-		})
-	})
+	builtPrograms.into(b, s, func(o *outcome) figures.Row { return beside(o.row(), alone) })
 }
 
 // beside says in a row how its rate compares with that of asynq alone.

@@ -33,7 +33,7 @@ func BenchmarkBusy(b *testing.B) {
 		{who: "asynq alone"},
 		{"Headway, sliding window", sliding("r", neverFull, time.Second)},
 		{"Headway, token bucket of burst 1", bucket("r", neverFull, time.Second, 1)},
-		{"Headway, concurrency", policy.Rule{Name: "r", Algorithm: policy.Concurrency, Limit: neverFull}},
+		{"Headway, concurrency", parallel},
 		{"Headway, sliding window of 1000 per s", sliding("r", 1000, time.Second)},
 		{"Headway, token bucket of 1000 per s", bucket("r", 1000, time.Second, 1000)},
 	}
@@ -116,7 +116,7 @@ func workOff(b *testing.B, rule policy.Rule, work func()) (seconds float64, coun
 	b.Helper()
 	limits := map[string]policy.ScopeConfig{"p": {Rules: []policy.Rule{rule}}}
 	if rule.Name == "" {
-		limits = neverReached()
+		limits = neverReached(parallel)
 	}
 	st := newStage(b, scenario{tasks: jobs(busyTasks, "p"), limits: limits}, nil)
 	defer st.end()

@@ -136,25 +136,33 @@ const pad = 5 * time.Millisecond
 
 func byHeadway(st *stage) (stop func() error, err error) {
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
-		limiter, err := throttle.New(rdb, st.policy, throttle.Config{StartTolerance: pad})
-		if err != nil {
-			return nil, err
-		}
-		limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: pickUps{stage: st}})
-		if err != nil {
-			return nil, err
-		}
-		srv := limits.NewServer(cfg)
-		return srv.Shutdown, srv.Start(st.handler())
+		return st.startServer(rdb, cfg, true, pickUps{stage: st}, st.handler())
 	})
 }
 
 // byBareAsynq serves with asynq alone.
 func byBareAsynq(st *stage) (stop func() error, err error) {
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
-		srv := asynq.NewServerFromRedisClient(rdb, cfg)
-		return srv.Shutdown, srv.Start(st.handler())
+		return st.startServer(rdb, cfg, false, nil, st.handler())
 	})
+}
+
+// startServer starts a server: asynq's own, or ours.
+func (st *stage) startServer(rdb redis.UniversalClient, cfg asynq.Config, headway bool, seen worker.Observer, handler asynq.Handler) (stop func(), err error) {
+	if !headway {
+		srv := asynq.NewServerFromRedisClient(rdb, cfg)
+		return srv.Shutdown, srv.Start(handler)
+	}
+	limiter, err := throttle.New(rdb, st.policy, throttle.Config{StartTolerance: pad})
+	if err != nil {
+		return nil, err
+	}
+	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: rdb, Limiter: limiter, Observer: seen})
+	if err != nil {
+		return nil, err
+	}
+	srv := limits.NewServer(cfg)
+	return srv.Shutdown, srv.Start(handler)
 }
 
 // handler runs the stage's tasks.

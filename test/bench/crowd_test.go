@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/headway-go/headway/test/bench/figures"
 	"github.com/headway-go/headway/throttle/policy"
 )
 
@@ -87,24 +87,15 @@ func quiet(n, tenants, others int) scenario {
 
 // besides returns how many tasks a second started, of those that are not watched, until the last start of one that is.
 func (o outcome) besides() float64 {
-	all := o.started()
-	last := len(all)
-	for last > 0 && !strings.HasPrefix(all[last-1].scope, o.watch) {
-		last--
-	}
-	if last == 0 {
+	watched := o.counted()
+	if len(watched) == 0 {
 		return 0
 	}
-	until := all[last-1].at
+	until := watched[len(watched)-1].at
 	if !o.cut.IsZero() {
 		until = o.cut
 	}
-	n := 0
-	for _, s := range all {
-		if !strings.HasPrefix(s.scope, o.watch) && s.at.Before(until) {
-			n++
-		}
-	}
+	n := o.between("", o.began, until) - o.between(o.watch, o.began, until)
 	return float64(n) / until.Sub(o.began).Seconds()
 }
 
@@ -152,18 +143,16 @@ func tenants(name string, ofA, ofB int) scenario {
 // tookOf runs a scenario, and returns the time from the server's start to the last task of B's.
 func tookOf(b *testing.B, s scenario, c contender, alone time.Duration) (took time.Duration) {
 	b.Helper()
-	b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {
-		c.into(b, s, func(o outcome) {
-			row := o.row(b)
-			if counted := o.counted(); o.cut.IsZero() {
-				took = counted[len(counted)-1].at.Sub(o.began)
-				row.Note = fmt.Sprintf("took %.2f s", took.Seconds())
-			}
-			if took > 0 && alone > 0 {
-				row.Note += fmt.Sprintf(", %.2f × alone", took.Seconds()/alone.Seconds())
-			}
-			add(b, row)
-		})
+	c.into(b, s, func(o *outcome) figures.Row {
+		row := o.row()
+		if counted := o.counted(); o.cut.IsZero() {
+			took = counted[len(counted)-1].at.Sub(o.began)
+			row.Note = fmt.Sprintf("took %.2f s", took.Seconds())
+		}
+		if took > 0 && alone > 0 {
+			row.Note += fmt.Sprintf(", %.2f × alone", took.Seconds()/alone.Seconds())
+		}
+		return row
 	})
 	return took
 }

@@ -171,7 +171,9 @@ func byThrottled(b *testing.B, rdb *redis.Client) decider {
 
 func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool) decider {
 	b.Helper()
-	limiter, err := throttle.New(rdb, unreached(b), throttle.Config{Unbatched: alone})
+	unreached, err := policy.New(policy.UnmatchedDeny, neverReached(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}))
+	must(b, err)
+	limiter, err := throttle.New(rdb, unreached, throttle.Config{Unbatched: alone})
 	must(b, err)
 	return decider{name, func(ctx context.Context, i int) error {
 		d, err := limiter.Allow(ctx, prefix+strconv.Itoa(i)+"/b")
@@ -180,29 +182,4 @@ func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool)
 		}
 		return err
 	}}
-}
-
-// fourRules are at three levels.
-func fourRules() policy.ScopeConfig {
-	return policy.ScopeConfig{
-		Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
-		Scopes: map[string]policy.ScopeConfig{"*": {
-			Rules: []policy.Rule{
-				bucket("tenant", neverFull, time.Second, neverFull),
-				{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour},
-			},
-			Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
-		}},
-	}
-}
-
-// unreached is a policy whose limits nothing here comes near.
-func unreached(b *testing.B) *policy.Policy {
-	b.Helper()
-	policy, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{
-		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
-		"q": fourRules(),
-	})
-	must(b, err)
-	return policy
 }

@@ -19,34 +19,34 @@ import (
 func measure(b *testing.B, s scenario, contenders ...contender) {
 	b.Helper()
 	for _, c := range contenders {
-		b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {
-			c.into(b, s, func(o outcome) { add(b, o.row(b)) })
-		})
+		c.into(b, s, (*outcome).row)
 	}
 }
 
-// into has the contender work the scenario off and hands on what came of it, or says in the table why there is nothing.
-func (c contender) into(b *testing.B, s scenario, each func(outcome)) {
+// into has the contender work the scenario off and adds the row of what came of it, or a row that says why there is nothing.
+func (c contender) into(b *testing.B, s scenario, row func(*outcome) figures.Row) {
 	b.Helper()
-	var err error
-	if c.ready != nil {
-		err = c.ready()
-	}
-	for err == nil && b.Loop() {
-		var o outcome
-		if o, err = c.once(b, s); err == nil {
-			each(o)
+	b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {
+		var err error
+		if c.ready != nil {
+			err = c.ready()
 		}
-	}
-	if err != nil && c.ready == nil {
-		b.Fatal(err)
-	}
-	if err != nil {
-		row := figures.NewRow(s.name, c.name)
-		row.Missing = err.Error()
-		table.add(row)
-		b.Skip(err)
-	}
+		for err == nil && b.Loop() {
+			var o outcome
+			if o, err = c.once(b, s); err == nil {
+				add(b, row(&o))
+			}
+		}
+		if err != nil && c.ready == nil {
+			b.Fatal(err)
+		}
+		if err != nil {
+			row := figures.NewRow(s.name, c.name)
+			row.Missing = err.Error()
+			table.add(row)
+			b.Skip(err)
+		}
+	})
 }
 
 // add puts a row into the table and reports its figures as the benchmark's own.
@@ -74,6 +74,7 @@ func label(name string) string { return strings.ReplaceAll(name, "/", " per ") }
 // outcome is what one contender made of one scenario.
 type outcome struct {
 	*stage
+	b        *testing.B
 	who      string
 	rule     figures.Rule // that binds
 	kept     figures.Rule // the same with the contender's pad: when its units are free
@@ -101,7 +102,7 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 	if !ok {
 		b.Fatalf("no rule is called %s", s.binding)
 	}
-	o := outcome{stage: st, who: c.name, rule: plain(rule), margin: rule.Margin}
+	o := outcome{stage: st, b: b, who: c.name, rule: plain(rule), margin: rule.Margin}
 	o.kept = o.rule
 	o.kept.Per += c.pad
 	if err := c.enqueue(st); err != nil {
@@ -121,8 +122,8 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 		return o, err
 	}
 	o.cut = st.wait(c.spell, s.spell(o.rule))
-	o.count(b)
-	if err := o.leave(b, stop); err != nil {
+	o.count()
+	if err := o.leave(stop); err != nil {
 		return o, err
 	}
 	followed()
@@ -137,18 +138,17 @@ func (c contender) once(b *testing.B, s scenario) (outcome, error) {
 }
 
 // count takes down what Redis and the workers have counted.
-func (o *outcome) count(b *testing.B) {
-	b.Helper()
+func (o *outcome) count() {
 	until := time.Now()
-	o.handed, o.commands = o.picked.Load(), commandsOf(b, o.rdb)
-	o.scripts, o.longest = scriptTime(b, o.rdb), longestScripts(b, o.rdb)
+	o.handed, o.commands = o.picked.Load(), commandsOf(o.b, o.rdb)
+	o.scripts, o.longest = scriptTime(o.b, o.rdb), longestScripts(o.b, o.rdb)
 	if o.built != nil && o.built.workers != nil {
-		o.built.read(b.Context())
+		o.built.read(o.b.Context())
 		handed, notes := o.built.figures()
 		o.handed, o.notes = handed, append(o.notes, notes...)
 	}
 	if o.idlePolls > 0 {
-		o.idle = idleRate(b, o.rdb, o.idlePolls)
+		o.idle = idleRate(o.b, o.rdb, o.idlePolls)
 		o.commands -= int64(o.idle * until.Sub(o.began).Seconds())
 		o.notes = append(o.notes, fmt.Sprintf("%.1f commands a second of an idle server left out", o.idle))
 	}
@@ -172,8 +172,7 @@ func (st *stage) wait(spell, otherwise time.Duration) (cut time.Time) {
 }
 
 // row figures the outcome.
-func (o *outcome) row(b *testing.B) figures.Row {
-	b.Helper()
+func (o *outcome) row() figures.Row {
 	row := figures.NewRow(o.name, o.who)
 	counted := o.counted()
 	row.Tasks, row.Bound = len(o.watched()), o.rule.Bound()
@@ -185,7 +184,7 @@ func (o *outcome) row(b *testing.B) figures.Row {
 	}
 	row.Bytes, row.Micros = perTask(o.bytes, len(o.tasks)), perTask(o.scripts.Microseconds(), begun)
 	row.Longest = longestOfOurs(o.longest)
-	o.judge(b, &row)
+	o.judge(&row)
 	o.pace(&row, counted)
 	if o.watch != "" { // the others spent most of it
 		row.PickUps, row.Commands, row.Bytes = figures.None, figures.None, figures.None
@@ -214,6 +213,16 @@ func (o outcome) started() []start {
 // counted returns the starts that the figures are about.
 func (o outcome) counted() []start {
 	return slices.DeleteFunc(slices.Clone(o.started()), func(s start) bool { return !strings.HasPrefix(s.scope, o.watch) })
+}
+
+// between returns how many starts of scopes with a prefix lie between two moments.
+func (o outcome) between(prefix string, from, until time.Time) (n int) {
+	for _, s := range o.starts {
+		if strings.HasPrefix(s.scope, prefix) && !s.at.Before(from) && s.at.Before(until) {
+			n++
+		}
+	}
+	return n
 }
 
 func distinct(starts []start) int {
@@ -276,24 +285,29 @@ func (o outcome) pace(row *figures.Row, counted []start) {
 
 // judge asks the checker, which shares no code with any limiter, for the most starts in a time of per and whether any rule was
 // exceeded: by the starts as the handlers saw them, and by the calls as the API did.
-func (o *outcome) judge(b *testing.B, row *figures.Row) {
-	b.Helper()
+func (o *outcome) judge(row *figures.Row) {
+	calls := o.startsAsCalls()
+	if o.outside { // starts are calls
+		var judged int64
+		row.MostAPI, judged, row.OverAPI = o.worst(calls, shortened)
+		o.notes = append(o.notes, fmt.Sprintf("%d in %v", judged, o.rule.Per-shortened))
+		return
+	}
+	row.Most, _, row.Over = o.worst(calls, 0)
+	if o.at != nil {
+		calls = o.at.Log()
+		row.MostAPI, _, row.OverAPI = o.worst(calls, max(0, o.transit(calls)-o.margin))
+	}
+}
+
+// startsAsCalls returns the starts as the checker takes them.
+func (o outcome) startsAsCalls() []countapi.Call {
 	calls := make([]countapi.Call, len(o.starts))
 	for i, s := range o.starts {
 		at := s.at.Sub(o.began)
 		calls[i] = countapi.Call{Seq: int64(i), ID: s.id, Scope: s.scope, Cost: 1, Arrived: at, Departed: at, Status: 200}
 	}
-	if o.outside { // starts are calls
-		var judged int64
-		row.MostAPI, judged, row.OverAPI = o.worst(b, calls, shortened)
-		o.notes = append(o.notes, fmt.Sprintf("%d in %v", judged, o.rule.Per-shortened))
-		return
-	}
-	row.Most, _, row.Over = o.worst(b, calls, 0)
-	if o.at != nil {
-		calls = o.at.Log()
-		row.MostAPI, _, row.OverAPI = o.worst(b, calls, max(0, o.transit(calls)-o.margin))
-	}
+	return calls
 }
 
 // shortened is by how much less than its window a limit must be kept at the API by programs outside: their calls take
@@ -303,13 +317,12 @@ const shortened = 20 * time.Millisecond
 // worst returns the most calls in a time of per under the binding rule, the most in a time shortened by jitter, and by how many
 // units the calls exceed any rule, in any time. Jitter is by how much the calls' times on the way may differ. A token bucket
 // without a margin promises its bound for times of per or longer, and with a pad more for shorter ones.
-func (o outcome) worst(b *testing.B, calls []countapi.Call, jitter time.Duration) (most, judged int64, over float64) {
-	b.Helper()
+func (o outcome) worst(calls []countapi.Call, jitter time.Duration) (most, judged int64, over float64) {
 	limits := string(limitsyaml.Format(o.policy))
 	for algorithm, allowed := range map[policy.Algorithm]time.Duration{
 		policy.SlidingWindow: jitter, policy.TokenBucket: jitter + max(0, pad-o.margin),
 	} {
-		report := checker.Judge(b, limits, checker.Input{Calls: calls, Jitter: allowed, Epoch: o.began})
+		report := checker.Judge(o.b, limits, checker.Input{Calls: calls, Jitter: allowed, Epoch: o.began})
 		for _, r := range report.Rows {
 			if r.Algorithm != string(algorithm) {
 				continue
@@ -335,17 +348,19 @@ func excess(r checker.Row) float64 {
 
 // transit returns by how much the calls' times on the way differ.
 func (o outcome) transit(calls []countapi.Call) time.Duration {
-	began := map[string]time.Time{}
-	for _, s := range slices.Backward(o.starts) {
-		began[s.id] = s.at // the first of several
+	began := map[string][]time.Time{} // by id, in order
+	for _, s := range o.starts {
+		began[s.id] = append(began[s.id], s.at)
 	}
-	var shortest, longest time.Duration
-	for i, c := range calls {
-		took := o.at.Epoch().Add(c.Arrived).Sub(began[c.ID])
-		if i == 0 {
-			shortest, longest = took, took
+	var took []time.Duration
+	for _, c := range calls {
+		if starts := began[c.ID]; len(starts) > 0 {
+			took = append(took, o.at.Epoch().Add(c.Arrived).Sub(starts[0]))
+			began[c.ID] = starts[1:]
 		}
-		shortest, longest = min(shortest, took), max(longest, took)
 	}
-	return longest - shortest
+	if len(took) == 0 {
+		return 0
+	}
+	return slices.Max(took) - slices.Min(took)
 }

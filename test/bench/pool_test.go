@@ -25,9 +25,7 @@ func BenchmarkPool(b *testing.B) {
 		s = pool(1400)
 	}
 	for _, c := range []contender{builtPrograms, byTurns} {
-		b.Run(label(s.name)+"/"+c.name, func(b *testing.B) {
-			c.into(b, s, func(o outcome) { add(b, o.poolRow(b)) })
-		})
+		c.into(b, s, (*outcome).poolRow)
 	}
 }
 
@@ -52,8 +50,7 @@ func pool(n int) scenario {
 }
 
 // poolRow figures the outcome by what the keys have together, and notes the most of each.
-func (o *outcome) poolRow(b *testing.B) figures.Row {
-	b.Helper()
+func (o *outcome) poolRow() figures.Row {
 	var joint int64
 	for _, k := range poolKeys {
 		joint += k.limit
@@ -68,25 +65,20 @@ func (o *outcome) poolRow(b *testing.B) figures.Row {
 	o.kept.Per += pad
 	var err error
 	o.policy, err = policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"github": judged})
-	must(b, err)
+	must(o.b, err)
 	o.binding = "joint"
-	o.notes = append(o.notes, "most "+o.mostOfEach(b))
-	return o.row(b)
+	o.notes = append(o.notes, "most "+o.mostOfEach())
+	return o.row()
 }
 
 // mostOfEach says how many starts of each key are in a second at most, with the calls' times on the way left out.
-func (o *outcome) mostOfEach(b *testing.B) string {
-	b.Helper()
-	input := checker.Input{Epoch: o.began}
+func (o *outcome) mostOfEach() string {
+	input := checker.Input{Calls: o.startsAsCalls(), Epoch: o.began}
 	if o.outside {
 		input.Jitter = shortened
 	}
-	for i, s := range o.starts {
-		at := s.at.Sub(o.began)
-		input.Calls = append(input.Calls, countapi.Call{Seq: int64(i), ID: s.id, Scope: s.scope, Cost: 1, Arrived: at, Departed: at, Status: 200})
-	}
 	var each []string
-	for _, r := range checker.Judge(b, string(limitsyaml.Format(o.policy)), input).Rows {
+	for _, r := range checker.Judge(o.b, string(limitsyaml.Format(o.policy)), input).Rows {
 		if r.Rule == "key" {
 			each = append(each, fmt.Sprintf("%s %d of %d", strings.TrimPrefix(r.Scope, "github/@"), r.Judged, r.Limit))
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/test/bench/figures"
 )
 
 // BenchmarkSoak gives the built programs a million tasks of 100,000 tenants, enqueued meanwhile. It fails unless all are done and
@@ -26,23 +28,21 @@ func BenchmarkSoak(b *testing.B) {
 	patient := builtPrograms // however slow, all are to be done
 	patient.spell = 4 * time.Duration(len(s.tasks)) * time.Second / 2000
 	rate := aloneRate(b, s)
-	b.Run(label(s.name)+"/"+patient.name, func(b *testing.B) {
-		patient.into(b, s, func(o outcome) {
-			row := beside(o.row(b), rate)
-			add(b, row)
-			if !o.cut.IsZero() || row.Lost > 0 || row.Twice > 0 {
-				b.Errorf("%d of %d tasks were done, %d twice, %d lost", row.Started, row.Tasks, row.Twice, row.Lost)
-			}
-			if row.OverAPI > 0 {
-				b.Errorf("a limit was exceeded by %.2f", row.OverAPI)
-			}
-			if len(o.keys) > fewKeys {
-				b.Errorf("%d keys of ours are left, such as %q", len(o.keys), o.keys[:5])
-			}
-			if most := o.built.quarters; most[3] > 1.25*most[1] {
-				b.Errorf("the workers' memory grows: %.0f MB in each quarter", most)
-			}
-		})
+	patient.into(b, s, func(o *outcome) figures.Row {
+		row := beside(o.row(), rate)
+		if !o.cut.IsZero() || row.Lost > 0 || row.Twice > 0 {
+			o.b.Errorf("%d of %d tasks were done, %d twice, %d lost", row.Started, row.Tasks, row.Twice, row.Lost)
+		}
+		if row.OverAPI > 0 {
+			o.b.Errorf("a limit was exceeded by %.2f", row.OverAPI)
+		}
+		if len(o.keys) > fewKeys {
+			o.b.Errorf("%d keys of ours are left, such as %q", len(o.keys), o.keys[:5])
+		}
+		if most := o.built.quarters; most[3] > 1.25*most[1] {
+			o.b.Errorf("the workers' memory grows: %.0f MB in each quarter", most)
+		}
+		return row
 	})
 }
 
@@ -54,12 +54,11 @@ var usageKeys = regexp.MustCompile(`!(used|units|shadows|scopes|spent):`)
 
 // leave ends the workers. Where the scenario asks for it, it notes before how many keys of ours are left when so much time
 // has passed, or few are.
-func (o *outcome) leave(b *testing.B, stop func() error) error {
-	b.Helper()
+func (o *outcome) leave(stop func() error) error {
 	if o.traces > 0 {
 		since := time.Now()
 		var usage int
-		for o.keys, usage = keysOf(b, o.rdb); len(o.keys) > fewKeys && time.Since(since) < o.traces; o.keys, usage = keysOf(b, o.rdb) {
+		for o.keys, usage = keysOf(o.b, o.rdb); len(o.keys) > fewKeys && time.Since(since) < o.traces; o.keys, usage = keysOf(o.b, o.rdb) {
 			<-time.After(time.Second)
 		}
 		o.notes = append(o.notes, fmt.Sprintf("%d keys after %.0f s, and %d of usage", len(o.keys), time.Since(since).Seconds(), usage))

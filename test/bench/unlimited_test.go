@@ -10,7 +10,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/headway-go/headway/test/bench/figures"
-	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -57,11 +56,13 @@ func BenchmarkUnlimited(b *testing.B) {
 	})
 }
 
+var parallel = policy.Rule{Name: "parallel", Algorithm: policy.Concurrency, Limit: neverFull}
+
 // drain returns how many tasks a second a server takes from a full queue, and how many commands Redis runs for each.
 func drain(b *testing.B, scope string, headway bool) (rate, commands float64) {
 	b.Helper()
 	n := drained()
-	st := newStage(b, scenario{tasks: jobs(n, scope), limits: neverReached()}, nil)
+	st := newStage(b, scenario{tasks: jobs(n, scope), limits: neverReached(parallel)}, nil)
 	defer st.end()
 	must(b, byAsynq(st)) // so that both find the same tasks
 	cfg := asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel}
@@ -83,41 +84,22 @@ func (st *stage) workOff(b *testing.B, cfg asynq.Config, headway bool, seen work
 		return nil
 	})
 	began := time.Now()
-	stop := st.startServer(b, cfg, headway, seen, handler)
+	stop, err := st.startServer(st.rdb, cfg, headway, seen, handler)
+	must(b, err)
 	<-all
 	took, sent = time.Since(began), commandsOf(b, st.rdb)
 	stop()
 	return took, sent
 }
 
-// startServer starts a server: asynq's own, or ours.
-func (st *stage) startServer(b *testing.B, cfg asynq.Config, headway bool, seen worker.Observer, handler asynq.Handler) (stop func()) {
-	b.Helper()
-	if !headway {
-		srv := asynq.NewServerFromRedisClient(st.rdb, cfg)
-		must(b, srv.Start(handler))
-		return srv.Shutdown
-	}
-	limiter, err := throttle.New(st.rdb, st.policy, throttle.Config{})
-	must(b, err)
-	limits, err := worker.NewMiddleware(worker.MiddlewareConfig{Redis: st.rdb, Limiter: limiter, Observer: seen})
-	must(b, err)
-	srv := limits.NewServer(cfg)
-	must(b, srv.Start(handler))
-	return srv.Shutdown
-}
-
-// neverReached is the tree of a policy whose limits nothing here comes near.
-func neverReached() map[string]policy.ScopeConfig {
+// neverReached is the tree of a policy whose limits nothing here comes near: one rule, or four, of which one is the caller's.
+func neverReached(fourth policy.Rule) map[string]policy.ScopeConfig {
 	return map[string]policy.ScopeConfig{
-		"p": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}},
+		"p": {Scopes: map[string]policy.ScopeConfig{"*": {Rules: []policy.Rule{bucket("r", neverFull, time.Second, neverFull)}}}},
 		"q": {
 			Rules: []policy.Rule{sliding("account", neverFull, time.Second)},
 			Scopes: map[string]policy.ScopeConfig{"*": {
-				Rules: []policy.Rule{
-					bucket("tenant", neverFull, time.Second, neverFull),
-					{Name: "parallel", Algorithm: policy.Concurrency, Limit: neverFull},
-				},
+				Rules:  []policy.Rule{bucket("tenant", neverFull, time.Second, neverFull), fourth},
 				Scopes: map[string]policy.ScopeConfig{"b": {Rules: []policy.Rule{sliding("endpoint", neverFull, time.Second)}}},
 			}},
 		},
