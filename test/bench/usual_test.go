@@ -42,10 +42,11 @@ func byTheWikiAs(st *stage, choose func(scope string) string) (stop func() error
 	return servers(st, func(rdb redis.UniversalClient, cfg asynq.Config) (func(), error) {
 		cfg.DelayedTaskCheckInterval = time.Second
 		cfg.IsFailure = func(err error) bool { return !errors.As(err, new(comeBack)) }
-		cfg.RetryDelayFunc = func(_ int, err error, _ *asynq.Task) time.Duration {
-			var limited comeBack
-			errors.As(err, &limited)
-			return limited.in
+		cfg.RetryDelayFunc = func(n int, err error, task *asynq.Task) time.Duration {
+			if limited := (comeBack{}); errors.As(err, &limited) {
+				return limited.in
+			}
+			return asynq.DefaultRetryDelayFunc(n, err, task)
 		}
 		limiter := redis_rate.NewLimiter(rdb)
 		srv := asynq.NewServerFromRedisClient(rdb, cfg)
