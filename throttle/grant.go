@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -51,11 +52,14 @@ func (g Grant) Member() string {
 
 // AnswerScope returns the scope for which an answer to the grant's call is to be reported: that of the member, so that the answer stays
 // with it, or without a pool the scope of the grant.
-func (g Grant) AnswerScope() string {
+func (g Grant) AnswerScope() string { return cmp.Or(g.MemberScope(), g.scope) }
+
+// MemberScope returns the scope of the member that was granted, github/@alice; "" for none.
+func (g Grant) MemberScope() string {
 	if member := g.Member(); member != "" {
 		return policy.MemberScope(g.plan.Pool.Level, member).String()
 	}
-	return g.scope
+	return ""
 }
 
 // Zero reports whether the grant took nothing.

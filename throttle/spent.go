@@ -11,6 +11,8 @@ import (
 type Spent struct {
 	// Scope is the scope as the request named it.
 	Scope string
+	// Member is the scope of the pool's member that was granted, github/@alice; empty for none.
+	Member string
 	// Tasks is 1 for a grant, -1 for a refund and 0 for a settlement.
 	Tasks int64
 	// Units is Request.Cost, or the requests of Request.Costs. It is negative for units that come back.
@@ -25,6 +27,7 @@ type Spent struct {
 type spentGrant struct {
 	report func(Spent)
 	scope  string
+	member string
 
 	mu       sync.Mutex
 	units    int64        // of a request without costs
@@ -37,12 +40,12 @@ func (l *Limiter) reportSpent(d *Decision, req *Request) {
 	if req.Waiter.ID != "" || req.takesNothing() || d.replayed {
 		return
 	}
-	spent := Spent{Scope: req.Scope, Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}
+	spent := Spent{Scope: req.Scope, Member: d.Grant.MemberScope(), Tasks: 1, Units: max(req.Cost, defaultCost), Costs: req.Costs}
 	if len(req.Costs) > 0 {
 		spent.Units = req.Costs.Of(policy.Requests)
 	}
 	if !d.Grant.Zero() {
-		d.Grant.spent = &spentGrant{report: l.cfg.OnSpent, scope: req.Scope, units: spent.Units, costs: maps.Clone(req.Costs)}
+		d.Grant.spent = &spentGrant{report: l.cfg.OnSpent, scope: req.Scope, member: spent.Member, units: spent.Units, costs: maps.Clone(req.Costs)}
 	}
 	l.cfg.OnSpent(spent)
 }
@@ -60,7 +63,7 @@ func (s *spentGrant) settled(costs policy.Costs) {
 			}
 		}
 		if len(more) > 0 {
-			s.report(Spent{Scope: s.scope, Units: more[policy.Requests], Costs: more})
+			s.report(Spent{Scope: s.scope, Member: s.member, Units: more[policy.Requests], Costs: more})
 		}
 	})
 }
@@ -69,7 +72,7 @@ func (s *spentGrant) settled(costs policy.Costs) {
 func (s *spentGrant) refund() {
 	s.unlessRefunded(func() {
 		s.refunded = true
-		back := Spent{Scope: s.scope, Tasks: -1, Units: -s.units}
+		back := Spent{Scope: s.scope, Member: s.member, Tasks: -1, Units: -s.units}
 		if len(s.costs) > 0 {
 			back.Units, back.Costs = -s.costs.Of(policy.Requests), make(policy.Costs, len(s.costs))
 			for unit, n := range s.costs {

@@ -197,7 +197,7 @@ type spendings struct {
 }
 
 func (s *spendings) Spent(scope string, by usage.By, units int64) {
-	s.note("%s %q %s %s %d", scope, by.EnqueuedBy, by.Queue, by.Type, units)
+	s.note("%s%s %q %s %s %d", scope, by.Member, by.EnqueuedBy, by.Queue, by.Type, units)
 }
 
 func (s *spendings) SpentCosts(scope string, by usage.By, costs policy.Costs) {
@@ -205,10 +205,12 @@ func (s *spendings) SpentCosts(scope string, by usage.By, costs policy.Costs) {
 }
 
 func (s *spendings) Settled(scope string, by usage.By, more policy.Costs) {
-	s.note("settled %s %s %s %s", scope, by.Queue, by.Type, more)
+	s.note("settled %s%s %s %s %s", scope, by.Member, by.Queue, by.Type, more)
 }
 
-func (s *spendings) Ended(scope string, how usage.Ends) { s.note("ended %s %+v", scope, how) }
+func (s *spendings) Ended(scope string, by usage.By, how usage.Ends) {
+	s.note("ended %s%s %+v", scope, by.Member, how)
+}
 
 func (s *spendings) note(format string, a ...any) {
 	s.mu.Lock()

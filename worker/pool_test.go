@@ -202,7 +202,8 @@ func TestMemberInQuarantine(t *testing.T) {
 func TestMemberThatDies(t *testing.T) {
 	t.Parallel()
 	text := strings.Replace(threeKeys, "scopes:\n", "scopes:\n      \"@*\": {breaker: {failures: 50%, of: 20, in: 10s, wait: 30s, retry: false}}\n", 1)
-	inFakeTimeUnder(t, poolPolicy(t, text), MiddlewareConfig{}, func(s *system) {
+	var used spendings
+	inFakeTimeUnder(t, poolPolicy(t, text), MiddlewareConfig{Usage: &used}, func(s *system) {
 		var made calls
 		var done atomic.Int64
 		s.planned(jobs(2000, "github/a")...)
@@ -219,6 +220,13 @@ func TestMemberThatDies(t *testing.T) {
 		s.until("all are done", func() bool { return done.Load() == 2000 })
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("2000 tasks of two keys of 250 a second took %s", took)
+		}
+		used.mu.Lock()
+		defer used.mu.Unlock()
+		for _, want := range []string{`github/agithub/@ci "" default work 1`, "ended github/agithub/@bob {Failed:0 Refused:1}"} {
+			if !slices.Contains(used.all, want) {
+				t.Errorf("%s is not in the usage: %q", want, used.all[:4])
+			}
 		}
 		if n := made.of("bob"); n > 130 { // 100 are on their way before it opens
 			t.Errorf("bob was called %d times, and answered none", n)

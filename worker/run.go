@@ -50,12 +50,12 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 		if !m.cfg.Limiter.InTime(d) {
 			return errMissed
 		}
-		m.spent(j)
+		m.spent(j, d.Grant)
 	}
 
 	began, outcome := time.Now(), "failed"                                      // "failed" is also the outcome of a panic
 	defer func() { m.observer.Ran(ctx, j.queue, outcome, time.Since(began)) }() // by then ctx has the run's trace
-	defer func() { m.ended(j, outcome) }()
+	defer func() { m.ended(j, d.Grant, outcome) }()
 	ctx, traced := m.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := m.asRun(ctx, j, d.Grant)
@@ -98,11 +98,11 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 }
 
 // spent reports what a starting task spends. A start that came too late was refunded before, and is no run.
-func (m *Middleware) spent(j *job) {
+func (m *Middleware) spent(j *job, g throttle.Grant) {
 	if m.cfg.Usage == nil {
 		return
 	}
-	by := j.by()
+	by := j.by(g)
 	if len(j.costs) == 0 {
 		m.cfg.Usage.Spent(j.scope, by, max(j.cost, 1))
 		return
@@ -111,7 +111,7 @@ func (m *Middleware) spent(j *job) {
 }
 
 // ended reports a run that did not succeed.
-func (m *Middleware) ended(j *job, outcome string) {
+func (m *Middleware) ended(j *job, g throttle.Grant, outcome string) {
 	how := usage.Ends{Failed: 1}
 	switch {
 	case m.cfg.Usage == nil || j.scope == "" || outcome == "ok":
@@ -119,12 +119,12 @@ func (m *Middleware) ended(j *job, outcome string) {
 	case outcome == "deferred":
 		how = usage.Ends{Refused: 1}
 	}
-	m.cfg.Usage.Ended(j.scope, how)
+	m.cfg.Usage.Ended(j.scope, j.by(g), how)
 }
 
 // by returns the fields of usage except the application.
-func (j *job) by() usage.By {
-	return usage.By{Queue: j.queue, Type: j.task.Type(), EnqueuedBy: queue.EnqueuedBy(j.task)}
+func (j *job) by(g throttle.Grant) usage.By {
+	return usage.By{Queue: j.queue, Type: j.task.Type(), EnqueuedBy: queue.EnqueuedBy(j.task), Member: g.MemberScope()}
 }
 
 // bounded returns a context with the run's deadline and its time-out, counted from its start. If most

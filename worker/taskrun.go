@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -188,12 +189,7 @@ func (r *taskRun) judge(ctx context.Context, hint upstream.Hint) Judgement {
 }
 
 // answers is the scope for which answers are reported.
-func (r *taskRun) answers() string {
-	if r.grant.Member() != "" {
-		return r.grant.AnswerScope()
-	}
-	return r.job.scope
-}
+func (r *taskRun) answers() string { return cmp.Or(r.grant.MemberScope(), r.job.scope) }
 
 // report reports an answer of the API of the run's scope, or of the member of a pool with whose key it was called.
 func (r *taskRun) report(ctx context.Context, hint upstream.Hint) throttle.ReportResult {
@@ -259,7 +255,7 @@ func (r *taskRun) settled(costs policy.Costs) {
 		}
 	}
 	if len(more) > 0 {
-		u.Settled(r.job.scope, r.job.by(), more)
+		u.Settled(r.job.scope, r.job.by(r.grant), more)
 	}
 }
 

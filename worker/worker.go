@@ -95,14 +95,14 @@ type MiddlewareConfig struct {
 
 // Usage records what tasks spend, and how their runs end. Its methods are called in the tasks' goroutines and must not block.
 type Usage interface {
-	// Spent reports a starting task: its scope; its queue, type and enqueuer; and its cost.
+	// Spent reports a starting task: its scope; its queue, type, enqueuer and member of a pool; and its cost.
 	Spent(scope string, by usage.By, units int64)
 	// SpentCosts reports a starting task with costs by unit, instead of Spent.
 	SpentCosts(scope string, by usage.By, costs policy.Costs)
 	// Settled reports how much more of each unit a run has spent than was reported before; negative if less.
 	Settled(scope string, by usage.By, more policy.Costs)
 	// Ended reports a run that failed, or that the API refused and that is deferred.
-	Ended(scope string, how usage.Ends)
+	Ended(scope string, by usage.By, how usage.Ends)
 }
 
 // Observer observes what happens to tasks. Its methods are called in the tasks' goroutines and must not block. Implementations

@@ -20,7 +20,7 @@ const inspectUsageLong = `Shows which applications, queues and task types spent 
 below it, with their units, their tasks and the time of the last one. The largest
 spenders come first. A scope has 40 spenders in each slot of time. The sum of all others is the
 line "others". APP ran the tasks. ENQUEUED BY enqueued them, if the tasks name it, as
-those of enqueue -app do.
+those of enqueue -app do. SCOPE can be a member of a pool, such as github/@alice.
 
 For tasks that cost by unit the units are requests. Each other unit, such as tokens, has
 a column of its own: the estimates, corrected by what handlers settled.

@@ -87,7 +87,7 @@ func (r *Recorder) logChange(ctx context.Context, err error) {
 func (p *period) byProvider() map[string][]*account {
 	levels := map[policy.Scope]*account{}
 	for _, a := range p.accounts {
-		for n := 1; n <= a.scope.Len(); n++ {
+		for n := a.first; n <= a.scope.Len(); n++ {
 			scope := a.scope.Prefix(n)
 			level := levels[scope]
 			if level == nil {
@@ -96,7 +96,7 @@ func (p *period) byProvider() map[string][]*account {
 			}
 			level.all.addAll(a.all)
 			level.ends.add(a.ends)
-			if scope == a.scope {
+			if scope == a.scope && a.shadows != nil {
 				level.shadows = a.shadows
 			}
 			for by, sum := range a.by {

@@ -25,6 +25,7 @@ import (
 func TestRecordAllocatesNothing(t *testing.T) {
 	r := newRecorder(t, redistest.Client(t), "hw", "app")
 	one, by := throttle.Spent{Scope: "p/x", Tasks: 1, Units: 1}, By{Queue: "q", Type: "t"}
+	one.Member, by.Member = "p/@a", "p/@a"
 	r.Record(one)
 	r.Spent("p/x", by, 1)
 	if got := testing.AllocsPerRun(100, func() { r.Record(one); r.Spent("p/x", by, 1) }); got != 0 {
@@ -222,10 +223,10 @@ func TestEnded(t *testing.T) {
 		for _, r := range []*Recorder{newRecorder(t, rdb, prefix, "shop"), newRecorder(t, rdb, prefix, "billing")} {
 			together(r)
 			r.Spent("p/acme", By{Queue: "q"}, 2)
-			r.Ended("p/acme", Ends{Failed: 1})
-			r.Ended("p/acme", Ends{Refused: 1})
-			r.Ended("p/other", Ends{Refused: 2}) // its run was counted before
-			r.Ended("p//", Ends{Failed: 1})
+			r.Ended("p/acme", By{}, Ends{Failed: 1})
+			r.Ended("p/acme", By{}, Ends{Refused: 1})
+			r.Ended("p/other", By{}, Ends{Refused: 2}) // its run was counted before
+			r.Ended("p//", By{}, Ends{Failed: 1})
 			flush(t, r)
 		}
 		for _, since := range []time.Duration{time.Hour, day, 31 * day} {

@@ -10,9 +10,9 @@
 //	report, err := usage.Read(ctx, rdb, usage.Config{}, "payments", time.Hour)
 //
 // Spending is added up in memory and sent to Redis every ten seconds, so that no task and no decision costs a command. What is
-// spent from a scope counts at every level of its path. worker.New records the tasks that it starts, with their queue and type,
-// and all else that its limiter grants. A refund takes back what a grant recorded, and Settle corrects it. A program that wants
-// to name a queue or a type calls Spent and Settled itself, and leaves OnSpent out.
+// spent from a scope counts at every level of its path, and with a pool's member also at the levels of that. worker.New records the
+// tasks that it starts, with their queue and type, and all else that its limiter grants. A refund takes back what a grant recorded,
+// and Settle corrects it. A program that wants to name a queue or a type calls Spent and Settled itself, and leaves OnSpent out.
 //
 // The record decides nothing. A crash or a fault of Redis loses what was not sent. Everything is bounded: a scope has 40
 // combinations of applications, queue and type, those that spent most, and what others spend counts as "other". Slots of time are
@@ -79,6 +79,9 @@ type By struct {
 	App, Queue, Type string
 	// EnqueuedBy is the application that enqueued the task, empty if unknown. App ran it.
 	EnqueuedBy string
+	// Member is the scope of the pool's member with which it was spent, github/@alice, empty for none: there it counts too. Reports
+	// leave it empty.
+	Member string
 }
 
 // Sum is an amount of spending.
@@ -172,8 +175,8 @@ func (c Config) prefix() (string, error) {
 }
 
 // Spent adds units that were spent from a scope, 0 for 1. An empty by.App is that of the Config. It does no I/O and does not
-// block. It takes about 100 ns, and does not allocate for a spender that has spent from the scope since the last flush.
-// Impossible spending is lost: from an invalid scope, or of units below 0 or above the largest limit.
+// block. It takes about 100 ns, twice that with a member, and does not allocate for a spender that has spent from the scope since
+// the last flush. Impossible spending is lost: from an invalid scope, or of units below 0 or above the largest limit.
 func (r *Recorder) Spent(scope string, by By, units int64) {
 	r.add(scope, by, Sum{Units: cmp.Or(units, 1), Tasks: 1}, nil, 0)
 }
@@ -192,29 +195,34 @@ func (r *Recorder) Settled(scope string, by By, more policy.Costs) {
 
 // Record counts what a limiter granted, settled or refunded: pass it as throttle.Config.OnSpent. It costs what Spent does.
 func (r *Recorder) Record(s throttle.Spent) {
-	r.add(s.Scope, By{}, Sum{Units: s.Units, Tasks: s.Tasks}, s.Costs, -mostUnits)
+	r.add(s.Scope, By{Member: s.Member}, Sum{Units: s.Units, Tasks: s.Tasks}, s.Costs, -mostUnits)
 }
 
 // add counts spending of at least `least` of each unit, or else counts it as lost.
 func (r *Recorder) add(scope string, by By, sum Sum, costs policy.Costs, least int64) {
-	by.App = cmp.Or(by.App, r.app)
+	member := by.Member
+	by.App, by.Member = cmp.Or(by.App, r.app), ""
 	possible := sum.Units >= least && sum.Units <= mostUnits
 	for _, n := range costs {
 		possible = possible && n >= least && n <= mostUnits
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !possible || !r.current.add(scope, by, sum, costs) {
+	if !possible || !r.current.add(place{scope: scope}, by, sum, costs) {
 		r.lost.Add(max(sum.Units, 0))
+	} else if member != "" {
+		r.current.add(place{member, true}, by, sum, costs)
 	}
 }
 
-// Ended adds runs that did not succeed to those of their scope. It costs what Spent does.
-func (r *Recorder) Ended(scope string, how Ends) {
+// Ended adds runs that did not succeed to those of their scope, and of the member of by. It costs what Spent does.
+func (r *Recorder) Ended(scope string, by By, how Ends) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.current.account(scope); a != nil {
-		a.ends.add(how)
+	for _, at := range []place{{scope: scope}, {by.Member, true}} {
+		if a := r.current.account(at); a != nil {
+			a.ends.add(how)
+		}
 	}
 }
 
@@ -225,7 +233,7 @@ func (r *Recorder) Shadowed(s throttle.Shadowed) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.current.account(s.Scope); a != nil && a.scope.String() == s.Scope {
+	if a := r.current.account(place{scope: s.Scope}); a != nil && a.scope.String() == s.Scope {
 		a.shadowed(s)
 	}
 }
@@ -253,15 +261,22 @@ func (r *Recorder) Run(ctx context.Context) {
 
 // period is what was spent between two flushes.
 type period struct {
-	accounts map[string]*account
+	accounts map[place]*account
 	combos   int
 }
 
-func newPeriod() *period { return &period{accounts: map[string]*account{}} }
+func newPeriod() *period { return &period{accounts: map[place]*account{}} }
+
+// place is where spending counts: at all levels of a scope, or at those of a pool's member alone, since the others have counted it.
+type place struct {
+	scope  string
+	member bool
+}
 
 // account is what was spent from a scope.
 type account struct {
 	scope   policy.Scope
+	first   int      // the outermost level at which it counts
 	all     spending // that of others included
 	by      map[By]*spending
 	ends    Ends
@@ -282,8 +297,8 @@ func (s *spending) addAll(more spending) {
 }
 
 // add reports whether there was room to count the scope, or its provider at least.
-func (p *period) add(scope string, by By, sum Sum, costs policy.Costs) bool {
-	a := p.account(scope)
+func (p *period) add(at place, by By, sum Sum, costs policy.Costs) bool {
+	a := p.account(at)
 	if a == nil {
 		return false
 	}
@@ -332,24 +347,27 @@ func (a *account) shadowed(s throttle.Shadowed) {
 	}
 }
 
-// account returns the account of a scope, or that of its provider if there are too many; nil if there is none either.
-func (p *period) account(scope string) *account {
-	if a := p.accounts[scope]; a != nil {
+// account returns the account of a scope, or that of its provider if there are too many; nil if there is none either. A member has
+// no other than its own.
+func (p *period) account(at place) *account {
+	if a := p.accounts[at]; a != nil {
 		return a
 	}
-	s, err := policy.ParseScope(scope)
-	if err != nil {
+	s, err := policy.ParseScope(strings.Clone(at.scope)) // so that the memory of a task can be freed
+	if err != nil || at.member && len(p.accounts) >= mostAccounts {
 		return nil
 	}
 	if len(p.accounts) >= mostAccounts {
 		s = s.Prefix(1)
-		if a := p.accounts[s.String()]; a != nil || len(p.accounts) >= mostAccounts+mostProviders {
+		if a := p.accounts[place{scope: s.String()}]; a != nil || len(p.accounts) >= mostAccounts+mostProviders {
 			return a
 		}
 	}
-	s, _ = policy.ParseScope(strings.Clone(s.String())) // so that the memory of a task can be freed
-	a := &account{scope: s, by: map[By]*spending{}}
-	p.accounts[s.String()] = a
+	a := &account{scope: s, first: 1, by: map[By]*spending{}}
+	if at.member {
+		a.first += strings.Count(at.scope[:strings.LastIndex(at.scope, "/@")+1], "/")
+	}
+	p.accounts[place{s.String(), at.member}] = a
 	return a
 }
 

@@ -244,7 +244,7 @@ func TestFloodOfTypes(t *testing.T) {
 			for i := range types {
 				r.SpentCosts("p/x", By{Type: fmt.Sprint(n, " ", i)}, policy.Costs{"requests": 2, "tokens": 10, fmt.Sprint("u", n, "-", i%10): 3})
 			}
-			if got := r.current.accounts["p/x"]; len(got.by) != mostBy || len(got.all.units) != mostKinds {
+			if got := r.current.accounts[place{scope: "p/x"}]; len(got.by) != mostBy || len(got.all.units) != mostKinds {
 				t.Errorf("%d who spend and %d units in memory", len(got.by), len(got.all.units))
 			}
 			flush(t, r)

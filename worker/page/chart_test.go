@@ -94,7 +94,7 @@ func TestStartsAndAnswers(t *testing.T) {
 	for range 10 {
 		recorder.Spent("payments/acme", usage.By{Queue: "default", Type: "mail"}, 4)
 	}
-	recorder.Ended("payments/acme", usage.Ends{Failed: 3, Refused: 2})
+	recorder.Ended("payments/acme", usage.By{}, usage.Ends{Failed: 3, Refused: 2})
 	must(t, recorder.Flush(t.Context()))
 	s.use("payments")
 	s.enqueue("payments/acme", "inv", 2)
