@@ -106,3 +106,24 @@ func TestProbeOfWaiters(t *testing.T) {
 		})
 	}
 }
+
+// With a member of a pool, one answer for that ends its guess and that of the pool's level.
+func TestProbeOfAMember(t *testing.T) {
+	t.Parallel()
+	p := poolOf(t, "members: [alice]", `"*": {rules: [{name: tenant, algorithm: sliding-window, limit: 7, per: 1s}]}, "@*": {rules: [{name: key, algorithm: sliding-window, limit: 9, per: 1s}]}`)
+	onBoth(t, Config{}, p, func(b *bench) {
+		b.hear("github", turnedDown(0))
+		b.now.Store(b.hear("github/@alice", turnedDown(0)).Until.UnixMicro() + 200_000)
+		first := b.decide(Request{Scope: "github/acme", ID: NewID()})
+		if d := b.decide(Request{Scope: "github/acme", ID: NewID()}); !first.Allowed || !first.Grant.probe || d.Allowed {
+			b.t.Fatalf("%+v, %+v", first, d)
+		}
+		_, err := b.Report(ctx, first.Grant.AnswerScope(), upstream.Hint{})
+		noError(b.t, err)
+		for range 2 {
+			if d := b.decide(Request{Scope: "github/acme", ID: NewID()}); !d.Allowed {
+				b.t.Errorf("after the probe: %+v", d)
+			}
+		}
+	})
+}

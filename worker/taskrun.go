@@ -195,9 +195,6 @@ func (r *taskRun) answers() string { return cmp.Or(r.grant.MemberScope(), r.job.
 func (r *taskRun) report(ctx context.Context, hint upstream.Hint) throttle.ReportResult {
 	hint.Sent = r.began
 	out, err := r.m.cfg.Limiter.Report(ctx, r.answers(), hint)
-	if err == nil && !hint.Limited && r.answers() != r.job.scope { // it may have been the probe of its path too
-		_, err = r.m.cfg.Limiter.Report(ctx, r.job.scope, upstream.Hint{Unread: true, Sent: hint.Sent})
-	}
 	if err != nil {
 		r.m.observer.Failed("report")
 		return out

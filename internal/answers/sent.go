@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -113,14 +114,12 @@ func (r *Reporter) ForgetSent() {
 // lua/include/pause.lua. The script that grants a start says whether it is a probe. This process remembers that until the answer
 // comes, since no other answer without news is worth a round trip.
 
-// Probe notes that a start of a scope is a probe.
+// Probe notes that a start of a scope is a probe. With a member of a pool it is noted for that, as its answer is reported: the levels
+// that such answers pause are those on the member's path.
 func (r *Reporter) Probe(s *wire.Scope, begins time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	put(&r.probes, scopeKey(s), begins)
-	if s.Member != nil { // what its API answers is reported for it
-		put(&r.probes, s.Prefix+s.MemberPath(), begins)
-	}
+	put(&r.probes, s.Prefix+cmp.Or(s.MemberPath(), s.Path), begins)
 	r.probing.Store(true)
 }
 

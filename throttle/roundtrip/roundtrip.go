@@ -117,9 +117,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		advice := t.Limiter.ReadResponse(about, resp, time.Now())
 		advice.Sent = began
 		_, _ = t.Limiter.Report(r.Context(), about, advice)
-		if about != scope && !advice.Limited { // it may have been the probe of its path too
-			_, _ = t.Limiter.Report(r.Context(), scope, upstream.Hint{Unread: true, Sent: began})
-		}
 		t.ended(r, scope, d.Grant, advice)
 		if t.Settle == nil && len(advice.Costs) > 0 {
 			_, _ = t.Limiter.Settle(r.Context(), d.Grant, advice.Costs)
