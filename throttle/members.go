@@ -3,7 +3,6 @@ package throttle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -123,21 +122,15 @@ func (l *Limiter) peekEach(ctx context.Context, plans []*plan) ([]Decision, erro
 		}
 	}
 	for some := range slices.Chunk(all, peekedAtOnce) {
-		for tries := 0; len(some) > 0; tries++ {
-			if tries == planTries {
-				return nil, fmt.Errorf("rules change while they are asked: %w", wire.ErrReply)
-			}
-			var err error
-			if some, err = l.peekSome(ctx, plans, some, out); err != nil {
-				return nil, err
-			}
+		if err := l.peekSome(ctx, plans, some, out); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// peekSome peeks at some of the plans, in one call. again are those of which the rules of another time apply.
-func (l *Limiter) peekSome(ctx context.Context, plans []*plan, some []int, out []Decision) (again []int, err error) {
+// peekSome peeks at some of the plans in one call, and again at those of which the rules of another time apply.
+func (l *Limiter) peekSome(ctx context.Context, plans []*plan, some []int, out []Decision) error {
 	asks := make([]*ask, len(some))
 	for k, i := range some {
 		asks[k] = plans[i].ask(&Request{Cost: defaultCost})
@@ -145,20 +138,18 @@ func (l *Limiter) peekSome(ctx context.Context, plans []*plan, some []int, out [
 	}
 	l.sender.send(ctx, l.sender.newCall(asks))
 	for k, i := range some {
-		a := asks[k]
+		a, p, err := asks[k], plans[i], error(nil)
 		if a.err != nil {
-			return nil, wire.Unavailable(ctx, "peek at", plans[i].Scope.Scope.String(), a.err)
+			return wire.Unavailable(ctx, "peek at", p.Scope.Scope.String(), a.err)
 		}
-		plans[i].clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
+		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
 		if a.answer.Status != wire.Outdated {
-			a.plan.read(a, &out[i])
-			continue
-		}
-		if plans[i], err = plans[i].fresh(a.now); err == nil {
-			again = append(again, i)
-		} else if plans[i] = nil; !errors.As(err, new(*policy.UnmatchedError)) {
-			return nil, err
+			p.read(a, &out[i])
+		} else if out[i], plans[i], err = l.peek(ctx, p, &Request{Scope: p.Scope.Scope.String(), Cost: defaultCost}); errors.As(err, new(*policy.UnmatchedError)) {
+			plans[i] = nil
+		} else if err != nil {
+			return err
 		}
 	}
-	return again, nil
+	return nil
 }

@@ -97,11 +97,8 @@ type survey struct {
 	index   map[ruleOf]int        // of out.Rules, by pattern and name
 	at      map[ruleOf]*ruleCount // each rule where it counts
 	closed  map[string]bool       // scopes that were read and are paused
-	pools   map[string][]member   // by level, those that were read
+	pools   map[string][][]ruleOf // by level, those that were read: where the rules of each member count that nothing holds
 }
-
-// member is a member of a pool: where its rules count, if nothing holds it.
-type member struct{ meets []ruleOf }
 
 // ruleOf is a rule at a scope where it counts.
 type ruleOf struct{ scope, name string }
@@ -116,7 +113,7 @@ type ruleCount struct {
 }
 
 func newSurvey(l *throttle.Limiter) *survey {
-	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}, pools: map[string][]member{}}
+	s := &survey{limiter: l, policy: l.Policy(), index: map[ruleOf]int{}, at: map[ruleOf]*ruleCount{}, closed: map[string]bool{}, pools: map[string][][]ruleOf{}}
 	for pattern, r := range s.policy.Rules() {
 		if !r.Unlimited && !r.Shadow {
 			s.out.Rules = append(s.out.Rules, Rule{Pattern: pattern, Rule: r.Name, Unit: r.Unit, Algorithm: r.Algorithm, Limit: r.Capacity()})
@@ -234,21 +231,11 @@ func (s *survey) read(pattern string) string {
 // readMembers reads the rules of the members of the pool at a level.
 func (s *survey) readMembers(ctx context.Context, level string) error {
 	members, err := s.limiter.Members(ctx, level)
-	s.pools[level] = []member{}
+	s.pools[level] = [][]ruleOf{}
 	for _, m := range members {
-		_, held := m.Held()
-		var meets []ruleOf
-		for i := range m.Rules {
-			r := &m.Rules[i]
-			if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known && !r.Paused {
-				at := ruleOf{r.Scope, r.Rule}
-				c := s.rule(at, index)
-				c.state, c.left = r, r.Free()
-				meets = append(meets, at)
-			}
-		}
-		if held == "" {
-			s.pools[level] = append(s.pools[level], member{meets})
+		meets := s.note(m.Scope, throttle.Forecast{At: m.At, Rules: m.Rules})
+		if _, by := m.Held(); by == "" {
+			s.pools[level] = append(s.pools[level], meets)
 		}
 	}
 	return err
@@ -256,12 +243,12 @@ func (s *survey) readMembers(ctx context.Context, level string) error {
 
 // room is how many more starts the members of a pool have room for, at most as many as asked for, and takes them.
 func (s *survey) room(level string, most int64) (n int64) {
-	for _, m := range s.pools[level] {
+	for _, meets := range s.pools[level] {
 		take := most - n
-		for _, of := range m.meets {
+		for _, of := range meets {
 			take = min(take, max(0, s.at[of].left))
 		}
-		for _, of := range m.meets {
+		for _, of := range meets {
 			s.at[of].left -= take
 		}
 		n += take
@@ -286,21 +273,24 @@ func (s *survey) ownScopes() (scopes []string) {
 	return scopes
 }
 
-// note records the state of the rules on a scope's path.
-func (s *survey) note(scope string, now throttle.Forecast) {
+// note records the state of the rules on a scope's path, or of a member, and returns where they count.
+func (s *survey) note(scope string, now throttle.Forecast) (meets []ruleOf) {
 	if s.out.At.Before(now.At) {
 		s.out.At = now.At
 	}
-	s.closed[scope] = now.PausedFor > 0
+	s.closed[scope] = s.closed[scope] || now.PausedFor > 0
 	for i := range now.Rules {
 		if r := &now.Rules[i]; r.Paused {
 			s.closed[scope] = true
 		} else if index, known := s.index[ruleOf{r.Pattern, r.Rule}]; known {
-			c := s.rule(ruleOf{r.Scope, r.Rule}, index)
+			at := ruleOf{r.Scope, r.Rule}
+			c := s.rule(at, index)
 			c.state, c.left = r, r.Free()
 			c.held = max(c.held, heldUntil(r.Scope, scope, now))
+			meets = append(meets, at)
 		}
 	}
+	return meets
 }
 
 // heldUntil returns how long pauses alone hold the tasks under a rule: the pauses of its own level and of those above.
