@@ -106,15 +106,16 @@ answers={most: 150%}), and its breaker (breaker={failures: 50%}). KEY= removes i
 	reset := l.change("reset SCOPE [RULE]", "Forget the spending under the rules of SCOPE, or under one of them; the history keeps how much it was", 1, 2, of(control.VerbReset))
 	pause := l.change("pause SCOPE", "Let no task of SCOPE or below it start", 1, 1, of(control.VerbPause))
 	pause.Long = "Lets no task of SCOPE or below it start. They wait in their order. payments/* pauses each\nname under payments."
-	resume := l.change("resume SCOPE", "End the pause of SCOPE", 1, 1, of(control.VerbResume))
-	resume.Long = "Ends the pause of SCOPE. resume payments/acme also exempts it from a pause of\npayments/*, and not from a pause of payments."
+	resume := l.change("resume SCOPE", "End a pause of SCOPE by the limits", 1, 1, of(control.VerbResume))
+	resume.Long = "Ends the pause of SCOPE. resume payments/acme also exempts it from a pause of\npayments/*, and not from a pause of payments. limits close ends a pause that an API asked for."
 	opening := l.change("open SCOPE", "Open the breaker of SCOPE: nothing starts there but probes, after a time", 1, 1, of(control.VerbOpen))
 	opening.Long = `Opens the breaker of SCOPE, as if its calls failed. After -for, or after the wait that the
 limits have, tasks go as probes, and the first that succeeds closes it. payments/* is no
 SCOPE: each name has a breaker of its own.`
-	closing := l.change("close SCOPE", "Close the breaker of SCOPE, or end a pause that its API asked for", 1, 1, of(control.VerbClose))
-	closing.Long = `Closes the breaker of SCOPE: its limits count a tenth at first. Also ends a pause that its API
-asked for, such as the quarantine of a pool's member, payments/@key1.`
+	closing := l.change("close SCOPE", "Call SCOPE again now: close its breaker, and end a pause that its API asked for", 1, 1, of(control.VerbClose))
+	closing.Long = `Ends what answers of the API have stopped at SCOPE: closes its breaker, after which its limits
+count a tenth at first, and ends a pause that the API asked for, such as the quarantine of a
+pool's member, payments/@key1. limits resume ends a pause by the limits.`
 	cli.DurationVar(opening.Flags(), &l.edit.For, "for", 0, "after how long the first probe goes, 24h at most. Default: the wait of the breaker")
 	drain := &cobra.Command{Use: "drain SCOPE", Short: "Pause, then wait until no task of SCOPE runs", Args: cli.Args(1, 1), RunE: l.bounded(l.online(l.drain))}
 	cli.DurationVar(drain.Flags(), &l.timeout, "timeout", 0, "how long to wait. The pause stays. Default: no bound")

@@ -350,7 +350,7 @@ func TestLimitsPause(t *testing.T) {
 	for args, want := range map[string]string{
 		"pause payments/*":                         "it is so already",
 		"resume payments/globex/x":                 "payments/globex/x is not paused itself; payments/globex is",
-		"resume mail":                              "mail is not paused",
+		"resume mail":                              "mail is not paused by the limits; close ends a pause that its API asked for",
 		"set payments/acme /paused unlimited=true": "name holds a '/'",
 	} {
 		l.says(1, args, want, "!goroutine")

@@ -112,7 +112,7 @@ func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) 
 		if above, paused := pausedAt(d.was, scope); !paused && above != "" {
 			return refuse("%s is not paused itself; %s is, and all that lies below it", scope, above)
 		} else if !paused {
-			return refuse("%s is not paused", scope)
+			return refuse("%s is not paused by the limits; close ends a pause that its API asked for", scope)
 		}
 		d.Change = "resume " + scope
 		d.drop(scope, PausedField)

@@ -76,7 +76,7 @@ var verbs = map[control.Verb]verbForm{
 	control.VerbUnset:    {"Undo the live changes of %s", "Undo them", true, formFields{Scope: true, Rule: true}},
 	control.VerbReset:    {"Forget what was spent of %s", "Forget it", true, formFields{Scope: true, Rule: true}},
 	control.VerbOpen:     {"Open the breaker of %s", "Open it", true, formFields{Scope: true, For: true}},
-	control.VerbClose:    {"Close the breaker of %s", "Close it", true, formFields{Scope: true}},
+	control.VerbClose:    {"Call %s again now", "Call it", true, formFields{Scope: true}},
 	control.VerbAssign:   {"Owner and shares of %s", "Assign it", false, formFields{Scope: true, Assigned: true}},
 	control.VerbRollback: {"Roll the limits back", "Roll back", true, formFields{}},
 	control.VerbImport:   {"Import limits", "Import them", true, formFields{Text: true}},

@@ -22,6 +22,7 @@ func TestMembersOnThePage(t *testing.T) {
       "@ci": {paused: true}
 `, nil)
 	s.use("github/acme")
+	const ends = `href="/change?scope=github%2F%40bob&amp;verb=close">End it…</a>`
 	_, err := s.limiter.Report(t.Context(), "github/@bob", upstream.Hint{Limited: true, Status: 429, Retry: time.Hour, RetryKnown: true})
 	must(t, err)
 	s.enqueue("github/acme", "a", 1)
@@ -31,6 +32,9 @@ func TestMembersOnThePage(t *testing.T) {
 	}
 	s.sees(http.StatusOK, "/scope?scope=github/acme", "waits for a member of the pool at github")
 	lacks(t, s.sees(http.StatusOK, "/scope?scope=github/@alice", "Pause…", "verb=assign", "of this scope", "2 of 2 used"), "Members of the pool")
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=github/@bob", "The API asked not to be called", ends), "Close the breaker…")
+	s.makes(form("verb", "close", "scope", "github/@bob"))
+	lacks(t, s.sees(http.StatusOK, "/scope?scope=github/@bob", "Pause…"), ends)
 	s.makes(form("verb", "reset", "scope", "github/@alice"))
 	s.sees(http.StatusOK, "/scope?scope=github/acme", `hour of github/@alice: 0 of 2 used`)
 	s.makes(form("verb", "resume", "scope", "github/@ci"))
