@@ -2,6 +2,8 @@ package queue
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/headway-go/headway/internal/diag"
@@ -40,6 +42,11 @@ func (h *HTTP) validate(found faults) faults {
 			fault.Reason = fmt.Sprintf("%q %s", diag.Clip(fault.Name), fault.Reason)
 		}
 		found.add("http.headers", "%s", fault.Reason)
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		if reason := httpsyntax.TemplateFault(h.Headers[name]); reason != "" && httpsyntax.Token(name) {
+			found.add("http.headers", "%q %s", diag.Clip(name), reason)
+		}
 	}
 	return found
 }

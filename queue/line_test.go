@@ -122,6 +122,7 @@ func TestParseLineRefuses(t *testing.T) {
 		"http unknown":          {http(`"params":{}`), `http: unknown field "params"; http has method, url, headers, body`},
 		"header as number":      {http(`"headers":{"X":1}`), "http.headers: want a string, got a number"},
 		"header repeated":       {http(`"headers":{"X":"1","X":"2"}`), `http.headers: field "X" is given twice`},
+		"header's template":     {http(`"headers":{"X":"{{secret .member}} {{.member}}"}`), `http.headers: "X" has a "{{" that begins no template; write {{secret .member}} for the key of the pool's member`},
 		"header pasted":         {http(`"headers":{"Authorization: secret":""}`), `http.headers: a name of 21 bytes is no header name`},
 		"several":               {mail(`"cost":0,"queue":"a b","x":1`), `cost: 0 is below 1; unknown field "x"` + known + `; queue: "a b"; a queue name is letters, digits, _, - and .`},
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -58,4 +59,15 @@ func HeaderFaults(headers map[string]string) (faults []Fault) {
 		}
 	}
 	return faults
+}
+
+// Template matches what a header's value has for the key of the pool's member that its task is granted, and "{{" where that is misspelt.
+var Template = regexp.MustCompile(`\{\{(?: *secret +\.member *\}\})?`)
+
+// TemplateFault returns what is wrong with the templates in a header's value, "" for nothing.
+func TemplateFault(value string) string {
+	if slices.Contains(Template.FindAllString(value, -1), "{{") {
+		return `has a "{{" that begins no template; write {{secret .member}} for the key of the pool's member`
+	}
+	return ""
 }

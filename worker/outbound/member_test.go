@@ -53,7 +53,7 @@ func TestSecretOfTheMember(t *testing.T) {
 		{"file:" + dir + "/{member}", "team/key1", "Bearer {{ secret .member }}", "Bearer hush-team-key"},
 		{"file:" + dir + "/{member}", "linked", "{{secret .member}}:{{secret .member}}", "hush-alice:hush-alice"}, // as Kubernetes mounts secrets
 		{"env:HEADWAY_TEST_{member}", "bob", "token {{secret .member}}", "token hush-bob"},
-		{"env:HEADWAY_TEST_{member}", "bob", "{{.member}} {{secret .other}} ${env:HEADWAY_TEST_{member}}", "{{.member}} {{secret .other}} ${env:HEADWAY_TEST_{member}}"},
+		{"env:HEADWAY_TEST_{member}", "bob", "{secret .member}} ${env:HEADWAY_TEST_{member}}", "{secret .member}} ${env:HEADWAY_TEST_{member}}"},
 	} {
 		cfg.Secrets = []string{row.entry + "@" + at}
 		h := handler(t, cfg, seams{})
@@ -72,6 +72,20 @@ func TestSecretOfTheMember(t *testing.T) {
 	must(t, run(t, handler(t, cfg, seams{}), payload{URL: s.URL, Headers: map[string]string{"Authorization": "{{secret .member}}"}}))
 	if got != "hush-anew" {
 		t.Errorf("sent %q, not what the file has now", got)
+	}
+}
+
+// A misspelt template is not sent as it stands. What a secret has is no template.
+func TestTemplates(t *testing.T) {
+	t.Setenv("HEADWAY_TEST_odd", "{{odd}}")
+	h := handler(t, Config{Secrets: []string{"env:HEADWAY_TEST_{member}@api.example.com"}, Member: func(context.Context) string { return "odd" }}, seams{})
+	for _, header := range []string{"{{.member}}", "{{secret .other}}", "{{secret .member}", "x {{secret .member}}{{"} {
+		err := run(t, h, payload{URL: "https://api.example.com/", Headers: map[string]string{"X-Key": header}})
+		wantPermanent(t, err, true, `headers["X-Key"]: has a "{{" that begins no template; write {{secret .member}} for the key of the pool's member`)
+	}
+	p := payload{URL: "https://api.example.com/", Headers: map[string]string{"X-Key": "{{secret .member}}"}}
+	if _, err := h.secrets.resolve(&p, "odd"); err != nil || p.Headers["X-Key"] != "{{odd}}" {
+		t.Errorf("%q, %v", p.Headers, err)
 	}
 }
 

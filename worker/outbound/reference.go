@@ -21,7 +21,7 @@ import (
 var reference = regexp.MustCompile(`\$\{((?:env|file):[^{}]*)\}`)
 
 // headerReference also matches what a header's value has for the secret of the member that the task was granted.
-var headerReference = regexp.MustCompile(reference.String() + `|\{\{ *secret +\.member *\}\}`)
+var headerReference = regexp.MustCompile(reference.String() + "|" + httpsyntax.Template.String())
 
 // memberMark ends the name of an entry that has a secret for each member: file:/run/secrets/github/{member} or env:GITHUB_{member}.
 const memberMark = "{member}"
@@ -134,6 +134,9 @@ func (r references) find(ref string, to *url.URL, member string) (name, fault st
 	if name, is := strings.CutPrefix(ref, "${"); is {
 		name = strings.TrimSuffix(name, "}")
 		return name, r.fault(name, to)
+	}
+	if fault := httpsyntax.TemplateFault(ref); fault != "" {
+		return "", fault
 	}
 	if member == "" {
 		return "", "names the secret of a pool's member, and the task was granted none; give it a scope below a pool of limits.yaml"
