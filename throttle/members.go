@@ -69,10 +69,15 @@ func (l *Limiter) Members(ctx context.Context, scope string) ([]Member, error) {
 		return nil, err
 	}
 	level := p.Pool.Level
-	members, plans := make([]Member, len(p.Pool.Members)), make([]*plan, len(p.Pool.Members))
+	members := make([]Member, len(p.Pool.Members))
+	var ruled []*Member // those that have rules
+	var plans []*plan
+	var scopes []*wire.Scope
 	for i, m := range p.Pool.Members {
 		members[i] = Member{Name: m.Name, Scope: policy.MemberScope(level, m.Name).String(), At: l.serverTime(p.Prefix)}
-		if plans[i], err = l.plan(members[i].Scope); err != nil && !errors.As(err, new(*policy.UnmatchedError)) {
+		if one, err := l.plan(members[i].Scope); err == nil {
+			ruled, plans, scopes = append(ruled, &members[i]), append(plans, one), append(scopes, one.Scope)
+		} else if !errors.As(err, new(*policy.UnmatchedError)) {
 			return nil, err
 		}
 	}
@@ -80,24 +85,18 @@ func (l *Limiter) Members(ctx context.Context, scope string) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	var scopes []*wire.Scope
-	for i, p := range plans {
-		if p == nil { // it has no rules
-			continue
-		}
-		scopes = append(scopes, p.Scope)
-		if d := &states[i]; len(d.Rules) > 0 {
-			members[i].At = d.At
-			members[i].Rules = slices.DeleteFunc(l.forecasts(p, d), func(r RuleForecast) bool { return !belowLevel(level, r.Scope) })
-		}
-	}
 	upstream, err := l.reports.States(ctx, scopes)
-	for i := range members {
-		if plans[i] != nil && err == nil {
-			members[i].Upstream, upstream = ownState(level, upstream[0]), upstream[1:]
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range ruled {
+		m.Upstream = ownState(level, upstream[i])
+		if d := &states[i]; len(d.Rules) > 0 {
+			m.At = d.At
+			m.Rules = slices.DeleteFunc(l.forecasts(plans[i], d), func(r RuleForecast) bool { return !belowLevel(level, r.Scope) })
 		}
 	}
-	return members, err
+	return members, nil
 }
 
 func belowLevel(level policy.Scope, scope string) bool {
@@ -112,12 +111,12 @@ func ownState(level policy.Scope, s UpstreamState) UpstreamState {
 	return s
 }
 
-// peekEach peeks at one unit of each of some scopes of one provider. It sets plans to those that answered; nil is one without rules.
+// peekEach peeks at one unit of each of some scopes of one provider. It sets plans to those that answered.
 func (l *Limiter) peekEach(ctx context.Context, plans []*plan) ([]Decision, error) {
 	out := make([]Decision, len(plans))
 	var all []int
 	for i, p := range plans {
-		if p != nil && !p.free() {
+		if !p.free() {
 			all = append(all, i)
 		}
 	}
@@ -145,9 +144,7 @@ func (l *Limiter) peekSome(ctx context.Context, plans []*plan, some []int, out [
 		p.clock.Observe(a.sent, a.replied, time.UnixMicro(a.now))
 		if a.answer.Status != wire.Outdated {
 			p.read(a, &out[i])
-		} else if out[i], plans[i], err = l.peek(ctx, p, &Request{Scope: p.Scope.Scope.String(), Cost: defaultCost}); errors.As(err, new(*policy.UnmatchedError)) {
-			plans[i] = nil
-		} else if err != nil {
+		} else if out[i], plans[i], err = l.peek(ctx, p, &Request{Scope: p.Scope.Scope.String(), Cost: defaultCost}); err != nil && !errors.As(err, new(*policy.UnmatchedError)) {
 			return err
 		}
 	}
