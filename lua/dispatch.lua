@@ -199,7 +199,6 @@ local function wait_for_member(l, its, cost, id, start)
 end
 
 -- Serves the first task of a leaf.
-local keeps = P .. 'keeps'
 local dear = call('EXISTS', costs_key) == 1
 local function serve(q, scope, path)
   local its = rules_of(scope)
@@ -210,13 +209,13 @@ local function serve(q, scope, path)
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
   local waits = its.pool and its.pool.waits > 0
-  local since = waits and tonumber(call('HGET', keeps, leaf_node(scope)) or now)
+  local since = waits and min(now, tonumber(call('HGET', keeps, leaf_node(scope)) or now))
   local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, waits and max(0, since + its.pool.waits - now))
   if start and sure and start <= now + lead + spread then
     if waits then call('HDEL', keeps, leaf_node(scope)) end
     return grant(l, own, path, id, cost, start)
   end
-  if its.keeps then
+  if its.keeps and its.keeps <= now + lead + spread then -- else the rules of the path don't admit it either
     call('HSET', keeps, leaf_node(scope), whole(since))
     call('EXPIRE', keeps, STAYS)
     return tree.block(leaf_node(scope), max(start - lead, now + 1))

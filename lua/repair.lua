@@ -36,7 +36,7 @@ end
 
 local verbs = {}
 function verbs.begin()
-  call('DEL', blocked, recheck, P .. 'ready', P .. 'left', P .. 'units', flights)
+  call('DEL', blocked, recheck, keeps, P .. 'ready', P .. 'left', P .. 'units', flights)
   if not tonumber(call('GET', P .. 'sequence') or 0) then call('DEL', P .. 'sequence') end
   local function read_all(p) for i = 1, p and p.many or 0 do pool.part(p, i) end end
   sift(rules_key, function(_, text) read_all(rules.read(text).pool) end)

@@ -112,7 +112,7 @@ local function pools()
           if not out or first and (certain and not sure or certain == sure and first < (start or EXACT)) then
             out, start, last, sure = j, first, rule, certain or false
           end
-          its.keeps = sure and start <= latest and start > s
+          its.keeps = sure and start <= latest and start > s and s
           if not s or sure and start <= latest then return j, rules.costs(j, cost), start, last, sure end
         end
       end
@@ -138,7 +138,10 @@ local function pools()
     for i = 1, its.pool.many do
       local m = member(its, i)
       local at, _, certain = rules.joint(m, rules.costs(m, cost), t)
-      if at and not certain then at = rules.joint(m, rules.costs(m, cost), now) end -- what is full is full now
+      if at and not certain then
+        local guess, _, admits = rules.joint(m, rules.costs(m, cost), now)
+        if not admits then at = guess end -- what is full is full now; else its period ends before t
+      end
       local look = at and (certain and at - ahead or at) or EXACT
       if look < soonest then first, sure, soonest = at, certain, look end
       for _, r in ipairs(m) do

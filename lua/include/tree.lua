@@ -15,7 +15,7 @@
 --
 -- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready
 -- children, or of those that left: no clock is kept. Ready and left sets are read once and written at the end, by tree.save.
-local blocked, recheck, rules_key, costs_key = P .. 'blocked', P .. 'recheck', P .. 'rules', P .. 'costs'
+local blocked, recheck, rules_key, costs_key, keeps = P .. 'blocked', P .. 'recheck', P .. 'rules', P .. 'costs', P .. 'keeps'
 local STAYS = '2592000' -- how long the keys of waiting tasks are kept, in s: a month after a task has joined
 local seen, last_dispatch, newest = {}, now, '' -- the queues; when a dispatch came last, and the newest rules it had
 do
@@ -261,7 +261,7 @@ function tree.wait(q, scope, tasks, costs)
   elseif joined < #tasks / 2 then
     tree.heal(q, scope)
   elseif lowest(key) < was then -- another task is first
-    tree.due_above(scope)
+    tree.due_above(leaf_node(scope))
   end
   return joined
 end
@@ -280,23 +280,26 @@ function tree.withdraw(q, scope, id)
     tree.leave(q, scope, leaf_node(scope))
     leaves[key] = { key = key, taken = {}, empty = true, q = q, scope = scope }
   elseif place == 0 then -- the next one may need less
-    tree.due_above(scope)
+    tree.due_above(leaf_node(scope))
   end
 end
 -- #end
 
 -- Writes what has changed.
 function tree.save()
-  local unused, come, go, looked = {}, {}, {}, {}
+  local unused, unkept, come, go, looked = {}, {}, {}, {}, {}
   for key, l in pairs(leaves) do
     if #l.taken > 0 then call('ZREM', key, unpack(l.taken)) end
   end
   for _, l in pairs(leaves) do
     local its = { l.key }
     for q in pairs(l.empty and seen or {}) do its[#its + 1] = leaf_key(q, l.scope) end
-    if l.empty and call('EXISTS', unpack(its)) == 0 then unused[#unused + 1] = l.scope end
+    if l.empty and call('EXISTS', unpack(its)) == 0 then unused[#unused + 1], unkept[#unkept + 1] = l.scope, leaf_node(l.scope) end
   end
-  if #unused > 0 then call('HDEL', rules_key, unpack(unused)) end
+  if #unused > 0 then
+    call('HDEL', rules_key, unpack(unused))
+    call('HDEL', keeps, unpack(unkept))
+  end
   for _, n in pairs(sets) do tree.write(n) end
   for at, t in pairs(times) do
     if t then come[#come + 1], come[#come + 2] = whole(t), at else go[#go + 1] = at end

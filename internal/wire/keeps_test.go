@@ -1,0 +1,189 @@
+package wire
+
+import (
+	"slices"
+	"testing"
+)
+
+// keepsWorld is a world in which the first member has one start in `per`, the other one many, and tasks keep to the first for `wait`.
+func keepsWorld(t *testing.T, per, wait int64, rules ...Rule) *world {
+	t.Helper()
+	w := newWorld(t, rules...)
+	w.belongs = map[string][]string{"of one": {"one"}, "of two": {"two"}}
+	w.pool = &PoolRules{Affine: true, Wait: wait, Members: []MemberRules{{Name: "one", Shape: 1, Priority: 1}, {Name: "two", Shape: 2}}}
+	w.rules = append(w.rules,
+		Rule{Kind: 'S', Level: 1, Name: "of one", Numbers: []int64{1, per, 1, 0}},
+		Rule{Kind: 'S', Level: 1, Name: "of two", Numbers: []int64{50, second, 1, 0}})
+	w.limits[1] = append(w.limits[1], 1, 50)
+	return w
+}
+
+func (w *world) joins(t *testing.T, queue, scope, id, cost string) {
+	t.Helper()
+	w.joined++
+	if err := w.join([]*waiting{{queue: queue, scope: scope, id: id, cost: cost, arrival: int64(w.joined)}}, []int64{0}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// If the rules of the path do not admit a task, it waits for those at their node: a unit that comes back there wakes it.
+func TestKeepsWaitsForItsPathAtItsNode(t *testing.T) {
+	w := keepsWorld(t, 10500000, 2*second, Rule{Kind: 'S', Name: "path", Numbers: []int64{1, 10 * second, 1, 0}})
+	w.waits(t, "/a", 2)
+	w.waits(t, "/b", 1)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{""}) {
+		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
+	w.now += second
+	if _, err := w.run("reset", []any{w.clock(), "", w.text(""), "\x01"}); err != nil {
+		t.Fatal(err)
+	}
+	w.counters = map[string]*counter{}
+	if _, err := w.run("reset", []any{w.clock(), "/%40one", w.memberText("one"), "\x01"}); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := w.run("dispatch", Dispatch{Lead: lead, Spread: spread, Most: 10, Serves: []Weighted{{"q1", 1}}, Version: 1, Policy: 1}.Args(w.clock()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := ReadDispatch(reply); len(got.Granted) != 1 {
+		t.Errorf("%d granted after all rules were reset, the next look is in %d µs", len(got.Granted), got.Next-w.now)
+	}
+}
+
+// memberText is the text of the rules of a member's own scope.
+func (w *world) memberText(name string) string {
+	its := w.plain("/a", 1)
+	out := Rules{Version: 1, Policy: 1, Shape: 9, Until: Never, Weights: []float64{1}, Rules: its.member(name).Rules}
+	return out.Text()
+}
+
+// When a task that keeps to its member is withdrawn, the next one, which may need less, is looked at.
+func TestKeepsIsWithdrawn(t *testing.T) {
+	w := keepsWorld(t, 20*second, 30*second)
+	w.ones = false
+	w.limits[1][0] = 5
+	w.joins(t, "q1", "/a", "first", "3")
+	w.joins(t, "q1", "/a", "dear", "5")
+	w.joins(t, "q1", "/a", "cheap", "1")
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	w.now += second
+	if _, err := w.run("ack", AckArgs(w.clock(), []News{{Waiter: "q1:dear", What: "gone", Path: "/a", Text: w.text("/a")}})); err != nil {
+		t.Fatal(err)
+	}
+	w.lines["q1:/a"] = w.lines["q1:/a"][1:]
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
+		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
+}
+
+// So is one that joins before it, by its priority.
+func TestKeepsAndATaskGoesBefore(t *testing.T) {
+	w := keepsWorld(t, 20*second, 30*second)
+	w.ones = false
+	w.limits[1][0] = 5
+	w.joins(t, "q1", "/a", "first", "3")
+	w.joins(t, "q1", "/a", "dear", "5")
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	w.now += second
+	if err := w.join([]*waiting{{queue: "q1", scope: "/a", id: "urgent", cost: "1", priority: 1, arrival: 9}}, []int64{0}); err != nil {
+		t.Fatal(err)
+	}
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
+		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
+}
+
+// Since when a task keeps to its member is forgotten when it is withdrawn: the next one of the scope, later, keeps to it, too.
+func TestKeepsIsForgotten(t *testing.T) {
+	w := keepsWorld(t, second, 2*second)
+	for range 2 {
+		w.waits(t, "/z", 1)
+		if n, _ := w.grants(t, Dispatch{Most: 10}); n != 1 {
+			t.Fatalf("%d granted", n)
+		}
+		w.waits(t, "/a", 1)
+		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 0 || !slices.Equal(blocked, []string{"/a/!"}) {
+			t.Fatalf("%d granted, %q blocked: it does not keep to its member", n, blocked)
+		}
+		waiter := w.lines["q1:/a"][0].waiter()
+		if _, err := w.run("ack", AckArgs(w.clock(), []News{{Waiter: waiter, What: "gone", Path: "/a", Text: w.text("/a")}})); err != nil {
+			t.Fatal(err)
+		}
+		delete(w.lines, "q1:/a")
+		if all := w.rdb.HGetAll(t.Context(), prefix+"keeps").Val(); len(all) > 0 {
+			t.Errorf("no task waits, and keeps has %v", all)
+		}
+		w.now += 2500000
+	}
+}
+
+// A clock that steps back makes no task keep to its member for longer.
+func TestKeepsAndTheClockStepsBack(t *testing.T) {
+	w := keepsWorld(t, second, 2*second)
+	w.waits(t, "/a", 2)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	w.now -= 3600 * second
+	if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{1800 * second}}); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := w.run("dispatch", Dispatch{Lead: lead, Spread: spread, Most: 10, Serves: []Weighted{{"q1", 1}}, Version: 1, Policy: 1}.Args(w.clock()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := ReadDispatch(reply); len(got.Granted) != 1 {
+		t.Errorf("%d granted, the next look is in %d µs", len(got.Granted), got.Next-w.now)
+	}
+}
+
+// What is damaged in keeps is repaired.
+func TestKeepsIsRepaired(t *testing.T) {
+	w := keepsWorld(t, second, 2*second)
+	w.waits(t, "/a", 2)
+	w.rdb.HSet(t.Context(), prefix+"keeps", "/a/!", "x")
+	d := Dispatch{Lead: lead, Spread: spread, Most: 10, Serves: []Weighted{{"q1", 1}}, Version: 1, Policy: 1}.Args(w.clock())
+	_, err := w.run("dispatch", d)
+	t.Log(err)
+	if _, err := w.run("repair", []any{w.clock(), "begin"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"drop", "enter"} {
+		if _, err := w.run("repair", []any{w.clock(), verb, "/a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.run("dispatch", d); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pool whose member's period is about to end is looked at when it has ended, not again and again.
+func TestPoolAtTheEndOfAPeriod(t *testing.T) {
+	w := newWorld(t)
+	w.belongs = map[string][]string{"of one": {"one"}}
+	w.pool = &PoolRules{Members: []MemberRules{{Name: "one", Shape: 1}}}
+	w.pool.Members = append(w.pool.Members, MemberRules{Name: "two", Shape: 2})
+	w.belongs["of two"] = []string{"two"}
+	for _, name := range []string{"of one", "of two"} {
+		w.rules = append(w.rules, Rule{Kind: 'K', Level: 1, Name: name, Numbers: []int64{5, 0, 0, 10 * second, second, 0, 0}})
+		w.limits[1] = append(w.limits[1], 5)
+	}
+	w.waits(t, "/a", 2)
+	w.now += 10*second - w.now%(10*second) - second - 20000 // 20 ms before the last second, which admits nothing
+	d := Dispatch{Lead: 60000, Spread: spread, From: 50000, Most: 10, Serves: []Weighted{{"q1", 1}}, Version: 1, Policy: 1}
+	d.Fresh = map[string]string{"/a": w.text("/a")}
+	reply, err := w.run("dispatch", d.Args(w.clock()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := ReadDispatch(reply)
+	if len(got.Stale) > 0 || len(got.Granted) > 0 || got.Next < w.now+10000 {
+		t.Errorf("%+v: the next look is in %d µs", got, got.Next-w.now)
+	}
+}
