@@ -208,17 +208,15 @@ local function serve(q, scope, path)
   if not id then return tree.take(l) end
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
-  local waits = its.pool and its.pool.waits > 0
-  local since = waits and min(now, tonumber(call('HGET', keeps, leaf_node(scope)) or now))
-  local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, waits and max(0, since + its.pool.waits - now))
-  if start and sure and start <= now + lead + spread then
-    if waits then call('HDEL', keeps, leaf_node(scope)) end
-    return grant(l, own, path, id, cost, start)
-  end
+  local waits, since = its.pool and its.pool.waits or 0, now
+  if waits > 0 then since = tonumber(call('HGET', keeps, leaf_node(scope)) or now) end
+  if since > now or since < now - 2 * waits then since = now end -- it may wait for as long again
+  local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, max(0, since + waits - now))
+  if start and sure and start <= now + lead + spread then return grant(l, own, path, id, cost, start) end
   if its.keeps and its.keeps <= now + lead + spread then -- else the rules of the path don't admit it either
     call('HSET', keeps, leaf_node(scope), whole(since))
     call('EXPIRE', keeps, STAYS)
-    return tree.block(leaf_node(scope), max(start - lead, now + 1))
+    return tree.block(leaf_node(scope), min(start - lead, now + 1000000)) -- units may come back to its member
   end
   if its.pool then return wait_for_member(l, its, cost, id, start) end
   return wait_for(l, its, cost, id, start, last)

@@ -63,7 +63,7 @@ func TestJudgement(t *testing.T) {
 				return judged.Err()
 			}
 			judged := ReportHint(ctx, upstream.Hint{Failed: true, Status: 14})
-			if judged.Err() != nil || !judged.Failed {
+			if fmt.Sprint(judged.Err()) != "headway: the API answered 14" || !judged.Failed {
 				t.Errorf("%+v", judged)
 			}
 			return nil

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -68,11 +69,17 @@ type Judgement struct {
 	Scope, Rule string
 }
 
-// Err returns the error for a handler to return: a *RefusedError if the API refuses the call because of a limit, and nil otherwise.
-// A handler that returns it, or wraps it, uses up no attempt, unless limits.yaml says that such an answer burns one: the task goes
-// back to the front of its queue and comes when the API wants to be called again.
+// Err returns the error for a handler to return: a *RefusedError if the API refuses the call because of a limit, another error if the
+// call Failed, and nil otherwise, also for a 404. A handler that returns a *RefusedError, or wraps it, uses up no attempt, unless
+// limits.yaml says that such an answer burns one: the task goes back to the front of its queue and comes when the API wants to be
+// called again.
 func (j Judgement) Err() error {
-	if !j.Limited {
+	switch {
+	case j.Failed && j.Status > 0:
+		return fmt.Errorf("headway: the API answered %d", j.Status)
+	case j.Failed:
+		return errors.New("headway: the API gave no answer")
+	case !j.Limited:
 		return nil
 	}
 	return &RefusedError{Status: j.Status, RetryAfter: j.Retry, Names: j.Names, known: j.RetryKnown, burns: j.Burns}

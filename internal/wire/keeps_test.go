@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -23,6 +24,30 @@ func (w *world) joins(t *testing.T, queue, scope, id, cost string) {
 	w.joined++
 	if err := w.join([]*waiting{{queue: queue, scope: scope, id: id, cost: cost, arrival: int64(w.joined)}}, []int64{0}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// While another member has room, tasks wait for their own one for no longer than the pool says.
+func TestTaskKeepsToItsMember(t *testing.T) {
+	w := keepsWorld(t, 4*second, 2*second)
+	w.waits(t, "/a", 2)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 2 {
+		t.Errorf("%d granted at once, %q blocked; its member has no room for four seconds", n, blocked)
+	}
+	w = keepsWorld(t, second, 2*second)
+	w.waits(t, "/a", 2)
+	granted := 1
+	for _, pause := range []int64{1500000, 3 * second} { // the member's, each time that it is looked at
+		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != granted || !slices.Equal(blocked, []string{"/a/!"}) {
+			t.Fatalf("%d granted, %q blocked", n, blocked)
+		}
+		if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{pause}}); err != nil {
+			t.Fatal(err)
+		}
+		w.now, granted = w.next, 0
+	}
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || w.now > epoch+2*second {
+		t.Fatalf("%d granted after %d µs, %q blocked: it has waited long enough", n, w.now-epoch, blocked)
 	}
 }
 
@@ -186,4 +211,55 @@ func TestPoolAtTheEndOfAPeriod(t *testing.T) {
 	if len(got.Stale) > 0 || len(got.Granted) > 0 || got.Next < w.now+10000 {
 		t.Errorf("%+v: the next look is in %d µs", got, got.Next-w.now)
 	}
+}
+
+// What comes back to a member is seen by the task that keeps to it within a second.
+func TestKeepsIsWokenByItsMember(t *testing.T) {
+	w := keepsWorld(t, 20*second, 30*second)
+	w.waits(t, "/a", 2)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	if _, err := w.run("reset", []any{w.clock(), "/%40one", w.memberText("one"), "\x01"}); err != nil {
+		t.Fatal(err)
+	}
+	w.now += second
+	reply, err := w.run("dispatch", Dispatch{Lead: lead, Spread: spread, Most: 10, Serves: []Weighted{{"q1", 1}}, Version: 1, Policy: 1}.Args(w.clock()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := ReadDispatch(reply); len(got.Granted) != 1 {
+		t.Errorf("%d granted after its member was reset, the next look is in %d µs", len(got.Granted), got.Next-w.now)
+	}
+}
+
+// Two queues have tasks of a scope, the first strictly before the other. The task of the other keeps to its member for no longer than
+// the pool says, whatever the first does.
+func TestKeepsOfTwoQueues(t *testing.T) {
+	w := keepsWorld(t, second, 1500000)
+	for i := range 20 {
+		w.joins(t, "q1", "/a", fmt.Sprint("one", i), "1")
+	}
+	w.joins(t, "q2", "/a", "two", "1")
+	d := Dispatch{Lead: lead, Spread: spread, Most: 10, Serves: []Weighted{{"q1", 0}, {"q2", 0}}, Version: 1, Policy: 1}
+	began := w.now
+	for w.now < began+15*second {
+		reply, err := w.run("dispatch", d.Args(w.clock()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := ReadDispatch(reply)
+		for _, g := range got.Granted {
+			t.Log(g.Waiter, g.Member, g.Start-began)
+			w.rdb.Del(t.Context(), prefix+"flight", prefix+"flights")
+			if g.Queue == "q2" {
+				if g.Start > began+2*second {
+					t.Errorf("it starts after %d µs", g.Start-began)
+				}
+				return
+			}
+		}
+		w.now = max(got.Next, w.now+1)
+	}
+	t.Errorf("it does not start within 15 s, and the member two has room")
 }

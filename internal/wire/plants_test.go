@@ -47,7 +47,7 @@ var plants = []struct{ what, from, to string }{
 	{"a pool waits for the last of its members", "look < soonest then first", "at and at > (first or 0) then first"},
 	{"the pause of a member is not heeded", "reported and of.names or 0 do", "0 do"},
 	{"what a member is charged comes back to the first", "'\\n' .. name .. '\\n'", "'\\n'"},
-	{"a task keeps to its member for too long", "max(0, since + its.pool.waits - now)", "its.pool.waits"},
+	{"a task keeps to its member for too long", "max(0, since + waits - now)", "waits"},
 	{"a grant forgets its member", "(member and '\\n' .. member or '')", "''"},
 }
 

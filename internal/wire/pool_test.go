@@ -231,53 +231,6 @@ func TestALateTaskFreesItsMember(t *testing.T) {
 	}
 }
 
-// A waiting task keeps to its member while another one has room, for no longer than the pool says, and others of the pool go on.
-func TestTaskKeepsToItsMember(t *testing.T) {
-	for _, c := range []struct{ per, want int64 }{ // when the member has room again, and when the second task starts
-		{second, second},
-		{4 * second, 0},
-	} {
-		w := newWorld(t)
-		w.belongs = map[string][]string{"of one": {"one"}, "of two": {"two"}}
-		w.pool = &PoolRules{Affine: true, Wait: 2 * second, Members: []MemberRules{{Name: "one", Shape: 1, Priority: 1}, {Name: "two", Shape: 2}}}
-		w.rules = []Rule{
-			{Kind: 'S', Level: 1, Name: "of one", Numbers: []int64{1, c.per, 1, 0}},
-			{Kind: 'S', Level: 1, Name: "of two", Numbers: []int64{5, second, 1, 0}},
-		}
-		w.limits[1] = []int64{1, 5}
-		w.waits(t, "/a", 2)
-		n, blocked := w.grants(t, Dispatch{Most: 10})
-		if c.want == 0 {
-			if n != 2 {
-				t.Errorf("%d granted at once, %q blocked; its member has no room for %d µs", n, blocked, c.per)
-			}
-			continue
-		}
-		if n != 1 || !slices.Equal(blocked, []string{"/a/!"}) {
-			t.Fatalf("%d granted, %q blocked", n, blocked)
-		}
-		if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{1500000}}); err != nil {
-			t.Fatal(err)
-		}
-		w.now = w.next
-		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 0 || !slices.Equal(blocked, []string{"/a/!"}) {
-			t.Fatalf("%d granted, %q blocked", n, blocked)
-		}
-		if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{3 * second}}); err != nil {
-			t.Fatal(err)
-		}
-		w.now = w.next
-		if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
-			t.Fatalf("%d granted, %q blocked: it has waited long enough", n, blocked)
-		}
-		for _, f := range w.flight {
-			if f.Member == "two" && f.Start > epoch+2*second {
-				t.Errorf("it starts at %d, after two seconds", f.Start-epoch)
-			}
-		}
-	}
-}
-
 // A member's name may have eight names of 128 bytes, and a rule's as many bytes, of which each may be escaped.
 func TestLongNames(t *testing.T) {
 	w := poolWorld(t)

@@ -92,12 +92,11 @@ local function pools()
   end
 
   -- The first member of the order with which a start is the soonest; a sure start goes before a guess. With the first of all it may be
-  -- so much later: the task keeps to that.
+  -- so much later: the task keeps to that. `keeps` is when others would admit it.
   function pool.choose(its, cost, t, patience)
     local s, by = rules.joint(its, rules.costs(its, cost), t)
     local text, key, members, at, x, y = its.pool.text, '' .. cost, its.members, its.pool.tiers, point(its)
     local out, start, last, sure = nil, nil, by, false
-    its.keeps = false
     for _ = 1, its.pool.tiered do
       local n = byte(text, at)
       local place, step = floor(x * n), 1 + floor(y * (n - 1))

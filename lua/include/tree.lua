@@ -10,7 +10,7 @@
 --                         dispatch. '#': the version and the policy of the newest rules.
 --   rules                 hash: the text of the rules of each scope with waiting tasks
 --   costs                 hash: the cost of each waiter that is not 1
---   keeps                 hash: the leaves whose first task waits for its own member while another has room, and since when
+--   keeps                 hash: the leaves whose tasks wait for their own member of a pool while another has room, and since when
 --   units                 hash: how many tasks wait below each node, without its own leaf. When none does, its shares begin anew.
 --
 -- The lowest tag goes first, and a turn raises it by cost / weight. The virtual time of a node is the lowest tag of its ready
@@ -296,10 +296,8 @@ function tree.save()
     for q in pairs(l.empty and seen or {}) do its[#its + 1] = leaf_key(q, l.scope) end
     if l.empty and call('EXISTS', unpack(its)) == 0 then unused[#unused + 1], unkept[#unkept + 1] = l.scope, leaf_node(l.scope) end
   end
-  if #unused > 0 then
-    call('HDEL', rules_key, unpack(unused))
-    call('HDEL', keeps, unpack(unkept))
-  end
+  if #unused > 0 then call('HDEL', rules_key, unpack(unused)) end
+  if #unkept > 0 then call('HDEL', keeps, unpack(unkept)) end
   for _, n in pairs(sets) do tree.write(n) end
   for at, t in pairs(times) do
     if t then come[#come + 1], come[#come + 2] = whole(t), at else go[#go + 1] = at end

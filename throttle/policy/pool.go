@@ -22,8 +22,8 @@ type Pool struct {
 	Choose Choose
 	// Affinity is what keeps to the same member while that has room. Defaults to AffinityNone. It needs ChooseSpread.
 	Affinity Affinity
-	// AffinityWait is how long a task that waits in a queue keeps to its member while another one has room, at most 24 hours. Defaults
-	// to 0. It needs AffinityTenant.
+	// AffinityWait is how long a tenant's tasks in a queue wait for their member while another one has room, at most 24 hours; for as
+	// long after that they take any. Defaults to 0. It needs AffinityTenant.
 	AffinityWait time.Duration
 	// Quarantine is how long a member gets no calls after an answer that its key is not accepted or has no credit (401, 402), 1 minute
 	// to 24 hours; then one call tries it, and others follow if that is accepted. Defaults to an hour.
