@@ -248,6 +248,9 @@ func (w *world) take(id, scope string, its Rules, cost string, start, leeway int
 			if r.Kind != 'T' && !isSliding(r.Kind, r.Numbers) {
 				later = 0
 			}
+			if r.Kind == 'C' { // an id that is used for another scope has one place
+				w.counter(r, scope).remove(id)
+			}
 			if err := w.counter(r, scope).add(r.Numbers, w.now, charge{id: id, start: start + later, units: c}, later == 0); err != nil {
 				return wrong("%s at %s, a start at %d: %v", r.Name, w.nodeAt(r, scope), start-epoch, err)
 			}
