@@ -28,7 +28,10 @@ func (m *Middleware) handler(next asynq.Handler) asynq.Handler {
 		ctx = withTrace(ctx, task)
 		j, err := m.read(ctx, task)
 		j.slot = slot
-		defer func() { m.traceEnd(ctx, j, err) }()
+		defer func() {
+			m.recordEnd(j, err)
+			m.traceEnd(ctx, j, err)
+		}()
 		m.observer.PickedUp(j.queue)
 		if err == nil {
 			if err = m.checkExpired(ctx, j); err != nil && j.scope != "" {

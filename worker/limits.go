@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/demand"
 	"github.com/headway-go/headway/throttle/limitsfile"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/policystore"
@@ -62,6 +63,9 @@ type Config struct {
 	// Events reports thresholds of limits, pauses and cuts by APIs, a process that does not dispatch, and
 	// processes with different limits, while a server runs: what events.New returns. Defaults to none.
 	Events Events
+	// Record records what tasks want and get while a server runs, for a replay under other limits: what demand.NewRecorder returns. It
+	// serves one New. Defaults to none.
+	Record *demand.Recorder
 	// Summary is the interval of a log line, at level info, with the number of tasks that were picked up, ran, failed and were
 	// put back since the previous line, and of those that wait. An interval in which nothing happened has no line. A line costs
 	// three Redis commands for each queue. Defaults to a minute; a negative interval turns it off.
@@ -241,6 +245,9 @@ func (l *Limits) middleware(limiter *throttle.Limiter, calm *slog.Logger) Middle
 	}
 	if l.cfg.Costs != nil {
 		cfg.Costs = l.cfg.Costs
+	}
+	if l.cfg.Record != nil {
+		cfg.Record = l.cfg.Record
 	}
 	if l.cfg.OnMaxWait != nil {
 		cfg.OnMaxWait = l.cfg.OnMaxWait
@@ -431,6 +438,9 @@ func (l *Limits) runBeside(ctx context.Context) *sync.WaitGroup {
 	wg.Go(func() { l.source.Follow(ctx, l.Limiter(), l.health.Calm(l.log), l.refused) })
 	if l.cfg.Events != nil {
 		wg.Go(func() { l.cfg.Events.Run(ctx, l.rdb, l.Limiter()) })
+	}
+	if l.cfg.Record != nil {
+		wg.Go(func() { l.cfg.Record.Run(ctx, l.recording) })
 	}
 	if l.cfg.Summary >= 0 {
 		wg.Go(func() { l.summary.run(ctx, l.cfg.Summary, l.log, l.waiting) })

@@ -59,6 +59,7 @@ func (m *Middleware) run(ctx context.Context, j *job, next asynq.Handler, d thro
 	ctx, traced := m.traceRun(ctx, j)
 	defer func() { traced(outcome, err) }()
 	seen, run := m.asRun(ctx, j, d.Grant)
+	defer func() { run.record(outcome) }()
 	if j.task.Type() != queue.TypeHTTP { // else the handler says when the request was written
 		run.begun(time.Now())
 	}

@@ -133,7 +133,8 @@ type taskRun struct {
 	counts   bool                // a refused call counts
 	counted  bool                // it has reported how a call ended
 	failed   throttle.CallResult // what is known of the breakers after the last call that failed
-	spent    policy.Costs        // as reported to Config.Usage; nil: as at its start
+	spent    policy.Costs        // as settled last; nil: as at its start
+	status   int                 // of the last answer that it has reported, 0 for none
 }
 
 type runKey struct{}
@@ -209,6 +210,7 @@ func (r *taskRun) report(ctx context.Context, hint upstream.Hint) throttle.Repor
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reported, r.counts = true, r.counts || hint.Counts
+	r.status = cmp.Or(hint.Status, r.status)
 	r.paused = r.paused || !out.Until.IsZero()
 	return out
 }
@@ -244,7 +246,7 @@ func (m *Middleware) deferred(ctx context.Context, r *taskRun, started throttle.
 // settled reports the difference between costs and what was reported before.
 func (r *taskRun) settled(costs policy.Costs) {
 	u := r.m.cfg.Usage
-	if u == nil {
+	if u == nil && r.m.cfg.Record == nil {
 		return
 	}
 	r.mu.Lock()
@@ -258,7 +260,7 @@ func (r *taskRun) settled(costs policy.Costs) {
 			more[unit], r.spent[unit] = d, n
 		}
 	}
-	if len(more) > 0 {
+	if len(more) > 0 && u != nil {
 		u.Settled(r.job.scope, r.job.by(r.grant), more)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/demand"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
@@ -85,6 +86,8 @@ type MiddlewareConfig struct {
 	Tracer Tracer
 	// Usage records what tasks spend: a *usage.Recorder, which the caller runs. Defaults to none.
 	Usage Usage
+	// Record records what tasks want and get, for a replay. The caller runs it. Defaults to none.
+	Record *demand.Recorder
 	// Logger receives the log. Defaults to none.
 	Logger *slog.Logger
 
@@ -211,7 +214,7 @@ func NewMiddleware(cfg MiddlewareConfig) (*Middleware, error) {
 	})
 	planned := backlog.Config{
 		Redis: cfg.Redis, List: cfg.Limiter.Waitlist(), Inspector: m.inspector, Mover: m.mover, Servers: &m.servers,
-		Observer: m.observer, Log: m.log, Serving: m.serving, Read: m.readPending,
+		Observer: m.observer, Log: m.log, Serving: m.serving, Read: m.readPending, Planned: m.recordPlanned,
 	}
 	if cfg.OnMaxWait != nil {
 		planned.Expires = func(scope string, due time.Time, maxWait time.Duration) time.Time {

@@ -34,6 +34,7 @@ func _(ctx context.Context, rdb redis.UniversalClient, rules *policy.Policy, lim
 var importable = map[string]string{
 	"asynq":       "github.com/hibiken/asynq",
 	"context":     "context",
+	"demand":      "github.com/headway-go/headway/throttle/demand",
 	"errors":      "errors",
 	"events":      "github.com/headway-go/headway/worker/events",
 	"fmt":         "fmt",
@@ -181,7 +182,7 @@ func TestThrottleImportsLittle(t *testing.T) {
 			}
 		}
 	}
-	for pkg, most := range map[string]int{"throttle": 13, "worker": 34} {
+	for pkg, most := range map[string]int{"throttle": 13, "worker": 35} {
 		if n := strings.Count(goSays(t, "list", "-deps", "./"+pkg), "github.com/headway-go/headway/"); n > most {
 			t.Errorf("%s brings %d packages of ours, %d at most", pkg, n, most)
 		}

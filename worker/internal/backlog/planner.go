@@ -21,7 +21,7 @@ import (
 	"github.com/headway-go/headway/worker/internal/asynqx"
 )
 
-// Config configures a Planner. All fields but Expires are required.
+// Config configures a Planner. All fields but Expires and Planned are required.
 type Config struct {
 	// Redis is the Redis of asynq's tasks, and List where they get their places.
 	Redis redis.UniversalClient
@@ -39,6 +39,8 @@ type Config struct {
 	// Expires returns when a wait of at most maxWait that began at due, by Redis's clock, ends by this process's clock. Nil means
 	// that tasks wait for as long as it takes.
 	Expires func(scope string, due time.Time, maxWait time.Duration) time.Time
+	// Planned is called for each task that waits from now on. Nil: nothing is.
+	Planned func(Task)
 }
 
 // Observer observes a Planner; see worker.Observer. Its methods must not block.
@@ -280,6 +282,9 @@ func (p *Planner) keep(ctx context.Context, name string, tasks []Task, until []t
 	for i, task := range tasks {
 		nets[i] = redis.Z{Score: float64(asynqx.SecondAtOrAfter(until[i])), Member: task.Waiter.ID}
 		p.cfg.Observer.Rescheduled(name, time.Until(until[i]))
+		if p.cfg.Planned != nil {
+			p.cfg.Planned(task)
+		}
 		if !task.Own {
 			foreign, ends = append(foreign, task.Lock), append(ends, until[i])
 		}
