@@ -16,6 +16,7 @@ import (
 	"github.com/headway-go/headway/test/countapi"
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/demand"
 	"github.com/headway-go/headway/throttle/limitsyaml"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -166,7 +167,7 @@ func TestWorkerAccess(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, "worker", "changer")
 	g.limits("changer").run(0, "import", "-replace", limitsFile(t, accessLimits))
-	r := g.works("worker", func() { g.limits("changer").run(0, "set", "payments", "account", "limit=15", "-as", "anna") })
+	r := g.works("worker", func() { g.limits("changer").run(0, "set", "payments", "account", "limit=15", "-as", "anna") }, "-record", "redis")
 	r.says(`change="set payments account limit=15" by=anna`)
 	for line := range strings.Lines(r.stderr.String()) {
 		if !strings.Contains(line, "level=INFO") && !strings.Contains(line, "failed and is archived") && !strings.Contains(line, "no rule matches the scope") && !strings.Contains(line, "the API asked to stop calling") {
@@ -282,7 +283,7 @@ func (l *limited) everyVerb() {
 		"list", "export", "history", "show payments/acme", "show payments/*", "reset payments/acme",
 		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
 		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
-		"open payments/acme -for 1h", "close payments/acme",
+		"open payments/acme -for 1h", "close payments/acme", "replay redis -draft " + path,
 	} {
 		l.run(0, strings.Fields(words)...)
 		ran[strings.Fields(words)[0]] = true
@@ -311,4 +312,6 @@ func (l *limited) busy() {
 	_, err = limiter.Report(l.t.Context(), "payments/acme", upstream.Hint{Limited: true})
 	must(l.t, err)
 	enqueue(l.t, rdb, queue.Task{Type: "work", ID: "one", Scope: "payments/acme"})
+	_, err = demand.ToRedis(rdb, "", 1<<20).Write([]byte(`{"scope":"payments/acme","wanted":1}` + "\n"))
+	must(l.t, err)
 }

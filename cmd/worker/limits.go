@@ -38,6 +38,8 @@ type limitsCommand struct {
 	timeout time.Duration
 	now     time.Time // the server's, when current was asked
 
+	draft string // of replay
+
 	answer, answered string // the file of a recorded answer, and the scope of its call
 }
 
@@ -47,7 +49,7 @@ func newLimits(getenv func(string) string) *cobra.Command {
 		l.read("list", "Every rule, with its scope and its author", 0, 0, l.list),
 		l.read("show SCOPE", "The rules that a task of SCOPE meets, and which processes follow", 1, 1, l.show),
 		l.read("export", "Print the limits as a limits.yaml", 0, 0, l.export),
-		l.history(), l.check(),
+		l.history(), l.check(), l.replay(),
 		l.read("diff [VERSION | FILE] VERSION | FILE", "How FILE or VERSION differs from the limits in force, or from another version", 1, 2, l.diff),
 	)
 	group.Long = limitsLong

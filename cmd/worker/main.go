@@ -80,10 +80,15 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	defer closeRedis()
+	record, closeRecord, err := o.record.open(rdb, log)
+	if err != nil {
+		return err
+	}
+	defer closeRecord()
 	host, _ := os.Hostname() // for the history alone
 	limits, err := worker.New(rdb, worker.Config{
 		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + cmp.Or(host, "unknown"), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
-		Logger: log, Events: o.events, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
+		Logger: log, Events: o.events, Record: record, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
 		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, RequireScope: true, MaxTimeout: o.maxTimeout},
 	})
 	if err != nil {

@@ -38,6 +38,7 @@ type options struct {
 	usage       bool
 	app         string // that usage is recorded for
 	summary     time.Duration
+	record      givenRecord
 	given       struct {
 		queues, listen, patience, level string
 		events                          givenEvents
@@ -115,6 +116,7 @@ func newWorker() (*cobra.Command, *options) {
 	fs.StringVar(&o.given.events.webhook, "events-webhook", "", "send each event there, too, as JSON: an https `URL`, or http to this machine. A private address needs -allow-host. "+
 		"The secret that signs the requests is in the environment variable "+secretVariable+", of 16 characters or more")
 	fs.StringVar(&o.given.events.secretFile, "events-secret-file", "", "`FILE` with that secret instead")
+	o.record.flags(fs)
 	fs.BoolVar(&o.usage, "usage", true, "record in Redis which application spends from which scope, for \"worker inspect usage\"")
 	fs.StringVar(&o.app, "app", "worker", "`NAME` of this application in that record, and in the apps of limits.yaml")
 	cli.DurationVar(fs, &o.maxTimeout, "max-timeout", cli.DefaultMaxTimeout, "how long a run may take, whatever the timeout of its task is")
@@ -139,7 +141,7 @@ func (o *options) check(getenv func(string) string) error {
 	if o.traces {
 		o.outbound.Headers = outbound.TraceContext
 	}
-	var faults [7]error
+	var faults [8]error
 	o.queues, faults[0] = parseQueues(o.given.queues)
 	o.listen, faults[1] = parseListen(o.given.listen, strings.TrimSpace(getenv(tokenVariable)))
 	if faults[1] == nil { // else the page would complain of the same address
@@ -149,6 +151,7 @@ func (o *options) check(getenv func(string) string) error {
 	o.logLevel, faults[4] = parseLog(o.given.level, o.logFormat)
 	faults[5] = o.checkRest()
 	o.events, faults[6] = o.given.events.build(strings.TrimSpace(getenv(secretVariable)), o.outbound.AllowHosts)
+	faults[7] = o.record.check()
 	return errors.Join(faults[:]...)
 }
 

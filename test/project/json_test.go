@@ -171,6 +171,13 @@ func TestJSONFields(t *testing.T) {
 	faulty := writeFile(t, "faulty.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5}]}}\n")
 	agree(t, "worker limits check", tables(t, "worker limits check -json")[0], seen(t, output(t, 1, "", "worker", "limits", "check", "-json", odd, faulty)))
 
+	record := writeFile(t, "record", `{"v":1,"process":"w","at":1,"slots":1,"sample":0.5}`+"\n"+strings.Repeat(`{"scope":"p/a","wanted":1,"started":1,"ended":2}`+"\n", 2))
+	own := writeFile(t, "own.yaml", "limits: {p: {rules: [{name: r, algorithm: concurrency, limit: 1}], scopes: {'*': {rules: [{name: own, algorithm: concurrency, limit: 1}]}}}}\n")
+	replayed := strings.SplitAfter(output(t, 0, "", "worker", "limits", "replay", "-json", "-draft", own, record), "\n")
+	inReplay := tables(t, "worker limits replay -json")
+	agree(t, "worker limits replay", inReplay[0], seen(t, replayed[0]))
+	agree(t, "its summary", inReplay[1], seen(t, replayed[1]))
+
 	tasks := output(t, 0, "", "worker", "tasks", "cancel", "a", "-redis", url, "-json")
 	tasks, all, _ := strings.Cut(tasks, "\n")
 	all += output(t, 0, "", "worker", "tasks", "cancel", "-scope", "p", "-dry-run", "-redis", url, "-json")
