@@ -62,6 +62,19 @@ func (g Grant) MemberScope() string {
 	return ""
 }
 
+// LeaseTime returns for how long it holds its places under concurrency rules unless they are renewed: the shortest of them; 0
+// without such a place.
+func (g Grant) LeaseTime() time.Duration {
+	if g.plan == nil {
+		return 0
+	}
+	shortest, _, some := g.leases()
+	if !some {
+		return 0
+	}
+	return g.renewed(shortest)
+}
+
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 

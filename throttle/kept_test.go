@@ -81,3 +81,64 @@ func (b *bench) kept(id string) Grant {
 	noError(b.t, err)
 	return g
 }
+
+// "SaveLease is SaveGrant with the grant's places": any process renews, releases and gives back what another one holds, and what
+// nobody renews comes free by the clock.
+func TestKeptLease(t *testing.T) {
+	t.Parallel()
+	pol := policyOf(t, twoUnits...)
+	onBoth(t, Config{}, pol, func(b *bench) {
+		other := b.beside(b.rdb, pol)
+		take := func(id string) (time.Duration, Grant) {
+			g := b.decide(Request{Scope: "p/x", ID: id, Costs: policy.Costs{"tokens": 100}}).Grant
+			noError(b.t, b.SaveLease(ctx, g, id, time.Hour))
+			return g.LeaseTime(), g
+		}
+		lease, _ := take("a")
+		for range 3 { // longer than its lease
+			b.pass(lease - sec)
+			noError(b.t, other.Renew(ctx, other.kept("a")))
+		}
+		if left := b.left(); left != "requests 3, tokens 1000, daily 4900, parallel 1" {
+			b.t.Error(left)
+		}
+		noError(b.t, other.Release(ctx, other.kept("a")))
+		if left := b.left(); left != "requests 3, tokens 1000, daily 4900, parallel 2" {
+			b.t.Error(left)
+		}
+		if err := b.Renew(ctx, b.kept("a")); !errors.Is(err, ErrLeaseLost) {
+			b.t.Errorf("a lease that was released: %v", err)
+		}
+		if s, err := other.Settle(ctx, other.kept("a"), policy.Costs{"tokens": 40}); err != nil || len(s.Rules) == 0 {
+			b.t.Errorf("after its release: %v %v", s, err)
+		}
+
+		_, _ = take("b")
+		b.pass(lease)
+		if err := other.Renew(ctx, other.kept("b")); !errors.Is(err, ErrLeaseLost) {
+			b.t.Errorf("a lease that has expired: %v", err)
+		}
+
+		_, _ = take("c")
+		other.giveBack(other.kept("c"))
+		if left := b.left(); left != "requests 3, tokens 1000, daily 4860, parallel 2" {
+			b.t.Error(left)
+		}
+		if d := b.decide(Request{Scope: "p/x", ID: "d"}); d.Grant.LeaseTime() != lease {
+			b.t.Errorf("its lease is %s", d.Grant.LeaseTime())
+		}
+	})
+}
+
+// A lease lasts for as long as it is renewed, whatever its grant was to be stored for.
+func TestKeptLeaseStays(t *testing.T) {
+	t.Parallel()
+	onBoth(t, Config{}, policyOf(t, oneRun()), func(b *bench) {
+		g := b.decide(Request{Scope: "p/x"}).Grant
+		noError(b.t, b.SaveLease(ctx, g, "a", sec))
+		noError(b.t, b.Renew(ctx, b.kept("a")))
+		if ttl := b.rdb.PTTL(ctx, keptKey(b.plan("p/x"), "a")).Val(); ttl <= g.LeaseTime() {
+			b.t.Errorf("it is stored for %s", ttl)
+		}
+	})
+}

@@ -11,7 +11,7 @@ import (
 )
 
 // Start is Decide that also waits for a granted start: when it returns an allowed decision, the run must begin at once. A start
-// that came too late for a rule on its path (see Config.StartTolerance) is refunded and decided again, under a new attempt id,
+// that came too late for a rule on its path (see Config.StartTolerance) is refunded and decided again, under the same attempt id,
 // until one is in time or a limit denies it: lateness is never a denial. Each repetition costs two round trips.
 //
 // If the scope is paused during the wait, a start that was granted more than 250 ms ahead is taken back, and any start if this
@@ -27,7 +27,6 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 		if err := l.miss(ctx, &req, d, place); err != nil {
 			return err
 		}
-		req.ID = ""
 		if req.late = l.after(d, late, tries); req.late.from > 0 {
 			req.MaxDelay = max(req.MaxDelay, min(longestLeeway, untilDeadline(ctx)))
 		}
@@ -59,7 +58,6 @@ func (l *Limiter) Start(ctx context.Context, req Request) (Decision, error) {
 			} else if req.Waiter.ID != "" {
 				return Decision{Binding: -1, At: d.At, Wait: d.Wait, Joins: true, HadTurn: true, Handed: d.Handed, place: max(place, d.place)}, nil
 			}
-			req.ID = ""
 			continue
 		}
 		if l.inTime(&d) {

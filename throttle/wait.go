@@ -16,7 +16,7 @@ import (
 // It returns an error that wraps ErrMaxWait, at once and without a charge, if the wait is known to end less than
 // Config.StartTolerance before ctx's deadline, or to outlast a rule's max_wait. If ctx ends first, it returns ctx's error, and
 // the units are given back. Other errors are those of Decide. It waits out an outage under a closed rule, as long as max_wait
-// allows. A changed policy applies at once. Costs one round trip for each time it asks.
+// allows. A changed policy applies at once. It asks under the same attempt id each time. Costs one round trip for each time it asks.
 func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 	p, err := l.prepare(&req)
 	if err != nil {
@@ -36,7 +36,6 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (Decision, error) {
 		case err == nil:
 			err = tooLong(untilDeadline(ctx), l.untilLastStart(ctx), d, time.Since(began))
 			pause = d.RetryDelay(req.MaxDelay)
-			req.ID = ""
 		case errors.Is(err, ErrUnavailable):
 			if waited := time.Since(began); p.patience(waited) > 0 {
 				err = nil

@@ -191,3 +191,25 @@ func TestOnWait(t *testing.T) {
 		}
 	})
 }
+
+// "It asks under the same attempt id each time": one that asks again, since its answer was lost, is not charged again, though it had
+// to wait.
+func TestWaitAgainIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"denied at first": 0, "granted ahead": 20 * sec} {
+		slow := bucket(1, 1)
+		slow.Per = 10 * sec
+		bubbleIn(t, name, Config{}, policyOf(t, slow), nil, func(t *testing.T, _ *cable, l *Limiter) {
+			grantedBy(t, l)
+			for range 2 {
+				d, err := l.Wait(t.Context(), Request{Scope: "p/x", ID: "mine", MaxDelay: ahead})
+				if err != nil || d.Grant.ID() != "mine" {
+					t.Fatalf("granted as %q, %v", d.Grant.ID(), err)
+				}
+			}
+			if d, err := l.Peek(t.Context(), Request{Scope: "p/x"}); err != nil || d.RetryAfter > 11*sec {
+				t.Errorf("the next one comes in %s, %v", d.RetryAfter, err)
+			}
+		})
+	}
+}
