@@ -47,6 +47,22 @@ func ParseScope(s string) (Scope, error) {
 	}
 }
 
+// Within reports whether a scope is at or below a place of the limits, such as payments/*.
+func Within(place, scope string) bool {
+	for more, has := true, true; more; {
+		if !has {
+			return false
+		}
+		var at, name string
+		at, place, more = strings.Cut(place, "/")
+		name, scope, has = strings.Cut(scope, "/")
+		if at != "*" && at != name {
+			return false
+		}
+	}
+	return true
+}
+
 // taskNameReason returns what is wrong with one name of a task's scope, empty for nothing.
 func taskNameReason(name string, level int) string {
 	if level > maxLevels {

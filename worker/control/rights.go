@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Role is what an actor may do: see docs/page.md#who-may-what.
@@ -57,21 +59,7 @@ func (a Actor) Is(name string) bool {
 // seesAll reports whether the actor may see every scope.
 func (a Actor) seesAll() bool { return a.Role == RoleAdmin || a.Role > RoleNone && len(a.Scopes) == 0 }
 
-// covers reports whether a scope is at or below a place of the limits, such as payments/*.
-func covers(place, scope string) bool {
-	for more, has := true, true; more; {
-		if !has {
-			return false
-		}
-		var at, name string
-		at, place, more = strings.Cut(place, "/")
-		name, scope, has = strings.Cut(scope, "/")
-		if at != "*" && at != name {
-			return false
-		}
-	}
-	return true
-}
+var covers = policy.Within
 
 // Verb is something that an actor asks for or does.
 type Verb string
