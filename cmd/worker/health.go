@@ -41,11 +41,11 @@ type wellbeing interface {
 
 // healthAnswer is the body of /healthz. Fields may be added.
 type healthAnswer struct {
-	Status        string         `json:"status"`            // ok, unavailable or stopping
-	Redis         string         `json:"redis"`             // ok, or why it cannot be used
-	Workers       *int           `json:"workers,omitempty"` // live workers on this Redis; absent while unknown
-	Concurrency   int            `json:"concurrency"`
-	Queues        map[string]int `json:"queues"`
+	Status        string         `json:"status"`               // ok, unavailable or stopping
+	Redis         string         `json:"redis"`                // ok, or why it cannot be used
+	Workers       *int           `json:"workers,omitempty"`    // live workers on this Redis; absent while unknown
+	Concurrency   int            `json:"concurrency,omitzero"` // absent of worker serve, as queues
+	Queues        map[string]int `json:"queues,omitzero"`
 	Limits        string         `json:"limits"`      // ok, or why those in Redis are not in force
 	LimitsFile    string         `json:"limits_file"` // ok, or why the changed file cannot be used
 	UptimeSeconds int64          `json:"uptime_seconds"`

@@ -41,13 +41,16 @@ func parseListen(addr, token string) (listenAddr, error) {
 	_, port, _ := net.SplitHostPort(l.addr)
 	switch {
 	case token != "" && len(token) < minToken:
-		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …",
-			"%s has %d characters; %d are needed", tokenVariable, len(token), minToken)
+		return listenAddr{}, shortToken(token)
 	case !l.loopback && token == "":
 		return listenAddr{}, cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …, or -listen :"+port+" for this machine only",
 			"-listen %s can be reached by other machines, and %s is not set", addr, tokenVariable)
 	}
 	return l, nil
+}
+
+func shortToken(token string) error {
+	return cli.Errorf(tokenVariable+"=$(openssl rand -hex 16) worker …", "%s has %d characters; %d are needed", tokenVariable, len(token), minToken)
 }
 
 // parseAddr makes ":9090" mean 127.0.0.1:9090.

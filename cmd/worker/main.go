@@ -61,7 +61,7 @@ func (p program) command(getenv func(string) string) *cobra.Command {
 		}
 		return err
 	}
-	root.AddCommand(newInspect(), newLimits(getenv), newTasks(getenv), newPage(), newHealth(getenv), newLeave())
+	root.AddCommand(newInspect(), newLimits(getenv), newTasks(getenv), newPage(), newServe(p, getenv), newHealth(getenv), newLeave())
 	return root
 }
 

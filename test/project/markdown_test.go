@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/serve"
 	userspage "github.com/headway-go/headway/worker/page"
 )
 
@@ -176,6 +177,8 @@ func (b block) read(t *testing.T) (err error) {
 			_, err = schedule.Parse("", []byte(b.text))
 		case strings.HasPrefix(strings.TrimSpace(b.text), "people:"):
 			_, err = userspage.LoadUsers(writeFile(t, "users.yaml", b.text))
+		case strings.HasPrefix(b.text, "clients:"):
+			_, err = serve.LoadClients(writeFile(t, "clients.yaml", b.text))
 		default:
 			_, err = limitsyaml.Parse("", []byte(b.text))
 		}

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+
+	v2 "github.com/go-json-experiment/json"
 )
 
 // Bad input is answered in one line, with what to write instead, as the command line does, and takes nothing.
@@ -100,4 +103,22 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("%d bytes, %v", len(text), err)
 		}
 	})
+}
+
+// Each body that docs/serve.md shows is one that a call reads, or an answer.
+func TestBodiesOfTheDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/serve.md")
+	must(t, err)
+	blocks := strings.Split(string(page), "```json\n")[1:]
+	for _, block := range blocks {
+		body, _, _ := strings.Cut(block, "```")
+		reads := func(into any) bool { return v2.Unmarshal([]byte(body), into, v2.RejectUnknownMembers(true)) == nil }
+		if !reads(new(askLease)) && !reads(new(settlement)) && !reads(new(apiAnswer)) && !reads(new(decision)) && !reads(new(fault)) {
+			t.Errorf("no call reads %s", body)
+		}
+	}
+	if len(blocks) < 6 {
+		t.Errorf("there are %d", len(blocks))
+	}
 }
