@@ -48,7 +48,7 @@ ARGS ?=
 VERSION ?=
 
 GOLANGCI_LINT = 2.15.0
-# runs go in this module and in those of test/bench, test/browser and worker/oteltask; packages follow a --
+# runs go in this module and in those of test/bench, test/browser, worker/oteltask and throttle/serve/envoy; packages follow a --
 GO_IN_ALL = test/modules.sh
 # The packages of the main module whose tests only make check runs: they take minutes, or more than a redis-server.
 CHECKED = ./test/faults
@@ -97,7 +97,7 @@ test: ## What a change must pass, in about five minutes; installs redis-server i
 
 test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
 	@test/setup.sh -browser -promtool
-	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask
+	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask ./throttle/serve/envoy/...
 	$(QUICK) go test -vet=off -count=1 -run '^Test(Deploy|Release|GoBlocks)$$' ./test/project # their long forms need promtool, and what other modules do
 
 race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing

@@ -4,7 +4,7 @@
 set -u
 
 version=$1
-modules='. test/bench test/browser worker/oteltask'
+modules='. test/bench test/browser worker/oteltask throttle/serve/envoy'
 failed=0
 
 # linter prints a golangci-lint of that version, if there is one.

@@ -143,7 +143,7 @@ func readScopes(n *yaml.Node) (map[string]*node, error) {
 				err = v.Decode(&under.paused().on)
 			case "paused_until":
 				under.paused().until, err = time.Parse(time.RFC3339Nano, v.Value)
-			case "weight", "shares", "owner", "apps", "hosts", "answers", "breaker": // say who starts, not how many
+			case "weight", "shares", "owner", "apps", "hosts", "envoy", "answers", "breaker": // say who starts, not how many
 			default:
 				err = fmt.Errorf("unknown field %q", key)
 			}

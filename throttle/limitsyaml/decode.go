@@ -30,7 +30,7 @@ func (d decoder) unknown(e strictyaml.Field, path, owner string, fields []string
 // The fields of each part of the file, as faults list them.
 var (
 	fileFields    = []string{"unmatched", "limits"}
-	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "paused", "paused_until", "weight", "shares", "pool", "answers", "breaker"}
+	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "envoy", "paused", "paused_until", "weight", "shares", "pool", "answers", "breaker"}
 	shareFields   = []string{"part", "weight"}
 	poolFields    = []string{"members", "choose", "affinity", "affinity_wait", "quarantine"}
 	memberFields  = []string{"name", "weight", "priority"}
@@ -103,6 +103,8 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 		s.Apps, source = d.names(f, at, "application", "a list of applications, such as [billing]", "nobody could spend from here")
 	case "hosts":
 		s.Hosts, source = d.names(f, at, "host", "a list of hosts, such as [api.example.com]", "no answer would count")
+	case "envoy":
+		s.Envoy, source = d.names(f, at, "descriptor", "a list of descriptors, such as [edge tenant path]", "no request of Envoy would spend from here")
 	case "paused":
 		s.Pause, source = d.pause(f, at)
 	case "paused_until":

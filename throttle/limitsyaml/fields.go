@@ -42,6 +42,10 @@ var textFields = []field{
 		"hosts:", func(s policy.ScopeConfig) string { return strings.Join(s.Hosts, listComma) },
 		func(s *policy.ScopeConfig, text string) error { s.Hosts = listOf(text); return nil },
 	},
+	{
+		"envoy:", func(s policy.ScopeConfig) string { return strings.Join(s.Envoy, listComma) },
+		func(s *policy.ScopeConfig, text string) error { s.Envoy = listOf(text); return nil },
+	},
 	{PausedField, pauseText, setPause},
 	{"weight:", weightText, setWeight},
 	{"shares:", func(s policy.ScopeConfig) string { return formatShares(s.Shares) }, setShares},

@@ -67,6 +67,7 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 	put("owner", yamlText(s.Owner), s.Owner != "")
 	put("apps", yamlList(s.Apps), len(s.Apps) > 0)
 	put("hosts", yamlList(s.Hosts), len(s.Hosts) > 0)
+	put("envoy", yamlList(s.Envoy), len(s.Envoy) > 0)
 	put("paused", string(s.Pause), s.Pause != policy.PauseInherited)
 	put("paused_until", s.PausedUntil.Format(time.RFC3339Nano), !s.PausedUntil.IsZero())
 	put("weight", strconv.FormatInt(s.Weight, 10), s.Weight != 0)

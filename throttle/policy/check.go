@@ -174,6 +174,9 @@ func (c *checker) fields(t *tree, from *Source, path string) {
 		_, fault := parseHostPattern(host)
 		return fault
 	})
+	t.Envoy = c.names(t.Envoy, from.under("envoy"), path+".envoy", "descriptor", "descriptors are %[2]d; the most is %[3]d", func(text string) string {
+		return envoyFault(text, t.path)
+	})
 
 	until := from.under("paused_until").place()
 	switch {

@@ -75,6 +75,11 @@ type ScopeConfig struct {
 	// Apps are the applications (Config.App) that may spend from this level and those below it, at most
 	// 100. A name's own value replaces that of "*". Defaults to all.
 	Apps []string
+	// Envoy lists the descriptors of Envoy's rate limit service that spend from here, each as a domain and the keys of its entries:
+	// "edge tenant plan" has the entries tenant=acme, plan=pro spend from acme/pro below this level. A key with a value, as in
+	// "edge kind=login tenant", is for entries of that value alone, and adds no name. None stands at or below a "*". At most 100.
+	// Defaults to none. Source: docs/envoy.md
+	Envoy []string
 	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to PauseInherited.
 	Pause Pause
 	// PausedUntil is when a PauseOn ends, by the Redis server's clock. Defaults to never.
@@ -399,6 +404,7 @@ func (p *Policy) Limits() (Unmatched, map[string]ScopeConfig) {
 func (t *tree) config() ScopeConfig {
 	s := t.ScopeConfig
 	s.Rules, s.Apps, s.Hosts, s.Shares = slices.Clone(s.Rules), slices.Clone(s.Apps), slices.Clone(s.Hosts), maps.Clone(s.Shares)
+	s.Envoy = slices.Clone(s.Envoy)
 	s.Pool.Members = slices.Clone(s.Pool.Members)
 	s.Scopes = map[string]ScopeConfig{}
 	if t.every != nil {

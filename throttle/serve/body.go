@@ -108,7 +108,7 @@ func read[B any](r *request, scope func(*B) string) (*B, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.client != nil && !r.client.may(s.String()) {
+	if r.client != nil && !r.client.May(s.String()) {
 		return nil, &fault{http.StatusForbidden, "the client " + r.client.Name + " may not use the scope " + diag.Quote(s.String()), "one of its scopes: " + strings.Join(r.client.Scopes, ", ")}
 	}
 	return b, nil

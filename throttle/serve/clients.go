@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -73,11 +73,10 @@ func (c *Clients) read() error {
 	return err
 }
 
-// of returns the client that makes a request, nil for none: by its token, or else by its certificate. A token that no client has is
-// not made up for by a certificate.
-func (c *Clients) of(r *http.Request) (found *Client) {
+// Of returns the client with a token, "Bearer TOKEN", or, if given is empty, with a certificate that TLS has verified; nil for none.
+func (c *Clients) Of(given string, conn *tls.ConnectionState) (found *Client) {
 	list := *c.list.Load()
-	if given := r.Header.Get("Authorization"); given != "" {
+	if given != "" {
 		scheme, token, _ := strings.Cut(given, " ")
 		sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
 		for i := range list { // all of them, so that the time says nothing
@@ -87,10 +86,10 @@ func (c *Clients) of(r *http.Request) (found *Client) {
 		}
 		return found
 	}
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+	if conn == nil || len(conn.VerifiedChains) == 0 {
 		return nil
 	}
-	names := namesOf(r.TLS.VerifiedChains[0][0])
+	names := namesOf(conn.VerifiedChains[0][0])
 	for i := range list {
 		if list[i].certificate != "" && slices.Contains(names, list[i].certificate) {
 			return &list[i]
@@ -107,8 +106,8 @@ func namesOf(cert *x509.Certificate) []string {
 	return names
 }
 
-// may reports whether the client may use a scope.
-func (c *Client) may(scope string) bool {
+// May reports whether the client may use a scope.
+func (c *Client) May(scope string) bool {
 	return slices.ContainsFunc(c.Scopes, func(pattern string) bool { return policy.Within(pattern, scope) })
 }
 

@@ -74,11 +74,7 @@ func TestClientsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	c := clientsOf(t, "clients: {a: {sha256: "+sumOf("a")+", scopes: [pay]}}")
 	go c.Follow(t.Context(), slog.New(slog.DiscardHandler))
-	has := func(token string) bool {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/decide", nil)
-		r.Header.Set("Authorization", "bearer "+token)
-		return c.of(r) != nil
-	}
+	has := func(token string) bool { return c.Of("bearer "+token, nil) != nil }
 	must(t, os.WriteFile(c.path, []byte("clients: {b: {sha256: "+sumOf("b")+", scopes: [pay]}}"), 0o600))
 	redistest.WaitFor(t, "the new token to count", 20*time.Second, func() bool { return has("b") && !has("a") })
 	must(t, os.WriteFile(c.path, []byte("clients: {b: {sha256: 12, scopes: [pay]}}"), 0o600))

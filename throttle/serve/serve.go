@@ -115,7 +115,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	req := &request{http: r, w: w}
 	if h.cfg.Clients != nil {
-		if req.client = h.cfg.Clients.of(r); req.client == nil {
+		if req.client = h.cfg.Clients.Of(r.Header.Get("Authorization"), r.TLS); req.client == nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="headway"`)
 			return nil, &fault{http.StatusUnauthorized, "no client has this token or certificate", "the header Authorization: Bearer TOKEN, with a token of the clients file"}
 		}

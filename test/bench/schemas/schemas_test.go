@@ -67,7 +67,7 @@ var beyond = []string{
 	// what a time comes to
 	`; the (least|most) is [0-9]+(us|ms|s|m|h|d)$`, `limits count whole microseconds`, `write whole seconds`, `the runs are as close as`,
 	// several values together, and how deep a name is
-	`it must be less than`, `burst x per / limit is longer`, `is taken by rules`, `is at level 9`, `is there already, in other letters`,
+	`it must be less than`, `which names no scope`, `burst x per / limit is longer`, `is taken by rules`, `is at level 9`, `is there already, in other letters`,
 }
 
 // Every file that a parser takes is valid by the schema, and each that it refuses is not, but for faults that a

@@ -1,0 +1,139 @@
+// headway-envoy serves Envoy's rate limit service under the limits of a Redis, which it shares with all workers.
+//
+//	headway-envoy -redis redis://10.0.0.5:6379/0 -limits limits.yaml -listen 127.0.0.1:8081
+//
+// Beyond the loopback it needs -clients, as worker serve does.
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/headway-go/headway/throttle/serve"
+	"github.com/headway-go/headway/throttle/serve/envoy"
+	"github.com/headway-go/headway/worker"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Getenv, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "headway-envoy:", strings.TrimPrefix(err.Error(), "worker: "))
+		stop()
+		os.Exit(1)
+	}
+}
+
+type options struct{ redis, limits, listen, clients, cert, key, clientCA, app string }
+
+// run serves until ctx ends.
+func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) error {
+	var o options
+	fs := flag.NewFlagSet("headway-envoy", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&o.redis, "redis", cmp.Or(getenv("REDIS_URL"), "redis://127.0.0.1:6379/0"), "`URL` of Redis. Default: REDIS_URL")
+	fs.StringVar(&o.limits, "limits", "", "limits.yaml `FILE`, as of worker. Without it the limits in Redis apply")
+	fs.StringVar(&o.listen, "listen", "127.0.0.1:8081", "serve gRPC on `ADDR`")
+	fs.StringVar(&o.clients, "clients", "", "`FILE` of the programs that may ask, as of worker serve")
+	fs.StringVar(&o.cert, "tls-cert", "", "`FILE` with the certificate of this server")
+	fs.StringVar(&o.key, "tls-key", "", "`FILE` with its key")
+	fs.StringVar(&o.clientCA, "client-ca", "", "`FILE` with the authorities of the certificates that -clients names")
+	fs.StringVar(&o.app, "app", "envoy", "`NAME` of this application in the usage, and in the apps of limits.yaml")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	return o.serve(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+func (o options) serve(ctx context.Context, log *slog.Logger) error {
+	options, err := o.transport()
+	if err != nil {
+		return err
+	}
+	var clients *serve.Clients
+	if o.clients != "" {
+		if clients, err = serve.LoadClients(o.clients); err != nil {
+			return err
+		}
+		go clients.Follow(ctx, log)
+	} else if host, _, err := net.SplitHostPort(o.listen); err != nil || !net.ParseIP(host).IsLoopback() {
+		return fmt.Errorf("-listen %s can be reached by other machines, and -clients does not say who may ask; try -clients clients.yaml, or -listen 127.0.0.1:8081", o.listen)
+	}
+	opts, err := redis.ParseURL(o.redis)
+	if err != nil {
+		return errors.New("-redis is no URL such as redis://127.0.0.1:6379/0") // the error may hold its password
+	}
+	opts.ContextTimeoutEnabled = true
+	rdb := redis.NewClient(opts)
+	defer func() { _ = rdb.Close() }() // nothing is in flight any more
+	host, _ := os.Hostname()           // for the history alone
+	limits, err := worker.New(rdb, worker.Config{LimitsFile: o.limits, App: o.app, By: "headway-envoy on " + cmp.Or(host, "unknown"), Summary: -1, NoMetrics: true, Logger: log})
+	if err != nil {
+		return err
+	}
+	service, err := envoy.New(envoy.Config{Limiter: limits.Limiter(), Clients: clients})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	if err := limits.Begin(ctx); err != nil {
+		_ = listener.Close()
+		return err
+	}
+	defer limits.End()
+	go limits.Limiter().Heartbeat(ctx)
+	server := grpc.NewServer(options...)
+	ratelimitv3.RegisterRateLimitServiceServer(server, service)
+	defer context.AfterFunc(ctx, server.GracefulStop)()
+	log.InfoContext(ctx, "ready", "addr", listener.Addr().String(), "clients", o.clients != "", "tls", o.cert != "")
+	return server.Serve(listener)
+}
+
+// maxRequest bounds a request: 64 descriptors of some entries.
+const maxRequest = 256 << 10
+
+func (o options) transport() ([]grpc.ServerOption, error) {
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1000)}
+	if o.cert == "" && o.key == "" && o.clientCA == "" {
+		return options, nil
+	}
+	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if err != nil {
+		return nil, fmt.Errorf("-tls-cert and -tls-key: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	if o.clientCA != "" {
+		text, err := os.ReadFile(o.clientCA)
+		if err != nil {
+			return nil, fmt.Errorf("-client-ca: %w", err)
+		}
+		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("-client-ca: %s has no certificate in PEM", o.clientCA)
+		}
+	}
+	return append(options, grpc.Creds(credentials.NewTLS(config))), nil
+}
