@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle/policy"
@@ -16,27 +15,27 @@ import (
 // whole seconds rounded up, for a denial that a clock ends. It names a rule by its place in the policy, payments/*:tenant, so
 // that no name from a task appears in a header. LegacyHeader returns the older fields. It does no I/O.
 func (d Decision) Header() http.Header {
-	h := http.Header{}
-	var limits, policies []string
+	h := make(http.Header, 3)
+	limits, policies := make([]byte, 0, 48*len(d.Rules)), make([]byte, 0, 48*len(d.Rules)) // it is written for each request of a server
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		name := quoted(r.Pattern + ":" + r.Rule)
-		limit := name + ";r=" + strconv.FormatInt(r.Remaining, 10)
-		if r.ResetAfter != Never {
-			limit += ";t=" + strconv.FormatInt(seconds(r.ResetAfter), 10)
+		if i > 0 {
+			limits, policies = append(limits, ", "...), append(policies, ", "...)
 		}
-		pol := name + ";q=" + strconv.FormatInt(r.Limit, 10)
+		limits = strconv.AppendInt(append(appendName(limits, r), ";r="...), r.Remaining, 10)
+		if r.ResetAfter != Never {
+			limits = strconv.AppendInt(append(limits, ";t="...), seconds(r.ResetAfter), 10)
+		}
+		policies = strconv.AppendInt(append(appendName(policies, r), ";q="...), r.Limit, 10)
 		switch {
 		case r.Algorithm == policy.Concurrency:
-			pol += `;qu="concurrent-requests"`
+			policies = append(policies, `;qu="concurrent-requests"`...)
 		case r.Window != Never:
-			pol += ";w=" + strconv.FormatInt(seconds(r.Window), 10)
+			policies = strconv.AppendInt(append(policies, ";w="...), seconds(r.Window), 10)
 		}
-		limits, policies = append(limits, limit), append(policies, pol)
 	}
 	if len(limits) > 0 {
-		h.Set("RateLimit", strings.Join(limits, ", "))
-		h.Set("RateLimit-Policy", strings.Join(policies, ", "))
+		h["Ratelimit"], h["Ratelimit-Policy"] = []string{string(limits)}, []string{string(policies)}
 	}
 	if !d.Allowed && d.RetryAfter != Never {
 		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
@@ -75,18 +74,26 @@ func window(r policy.Rule) time.Duration {
 	return r.Per
 }
 
-// quoted writes a structured-field string: printable ASCII, the rest as %XX.
-func quoted(s string) string {
-	var b strings.Builder
+// appendName writes a rule's place in the policy as a structured-field string.
+func appendName(b []byte, r *RuleState) []byte {
+	b = append(b, '"')
+	b = appendText(b, r.Pattern)
+	b = append(b, ':')
+	b = appendText(b, r.Rule)
+	return append(b, '"')
+}
+
+// appendText writes what a structured-field string holds: printable ASCII, the rest as %XX.
+func appendText(b []byte, s string) []byte {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '"' || c == '\\':
-			b.WriteString(`\` + string(c))
+			b = append(b, '\\', c)
 		case c < ' ' || c > '~':
-			fmt.Fprintf(&b, "%%%02X", c)
+			b = fmt.Appendf(b, "%%%02X", c)
 		default:
-			b.WriteByte(c)
+			b = append(b, c)
 		}
 	}
-	return `"` + b.String() + `"`
+	return b
 }

@@ -169,12 +169,19 @@ func byThrottled(b *testing.B, rdb *redis.Client) decider {
 	}}
 }
 
+// unreached returns a limiter whose limits nothing here comes near.
+func unreached(b *testing.B, rdb *redis.Client, cfg throttle.Config) *throttle.Limiter {
+	b.Helper()
+	policy, err := policy.New(policy.UnmatchedDeny, neverReached(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}))
+	must(b, err)
+	limiter, err := throttle.New(rdb, policy, cfg)
+	must(b, err)
+	return limiter
+}
+
 func byLimiter(b *testing.B, rdb *redis.Client, name, prefix string, alone bool) decider {
 	b.Helper()
-	unreached, err := policy.New(policy.UnmatchedDeny, neverReached(policy.Rule{Name: "plan", Algorithm: policy.FixedWindow, Limit: neverFull, Per: 24 * time.Hour}))
-	must(b, err)
-	limiter, err := throttle.New(rdb, unreached, throttle.Config{Unbatched: alone})
-	must(b, err)
+	limiter := unreached(b, rdb, throttle.Config{Unbatched: alone})
 	return decider{name, func(ctx context.Context, i int) error {
 		d, err := limiter.Allow(ctx, prefix+strconv.Itoa(i)+"/b")
 		if err == nil && !d.Allowed {

@@ -80,9 +80,7 @@ func atPace(b *testing.B, callers, rate int, decide func(context.Context, int) e
 // byHTTP asks a server by connections of its own, with little work for the client: what is measured is the server.
 func byHTTP(b *testing.B, rdb *redis.Client) decider {
 	b.Helper()
-	limiter, err := throttle.New(rdb, unreached(b), throttle.Config{})
-	must(b, err)
-	handler, err := serve.New(serve.Config{Limiter: limiter})
+	handler, err := serve.New(serve.Config{Limiter: unreached(b, rdb, throttle.Config{})})
 	must(b, err)
 	server := httptest.NewServer(handler)
 	b.Cleanup(server.Close)

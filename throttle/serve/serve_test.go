@@ -145,7 +145,7 @@ func TestDecide(t *testing.T) {
 // "A start of one's own": answers at once tell distinct starts, and nobody comes back at the same moment as others.
 func TestTurns(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, a *api) {
+	inBubble(t, func(_ *testing.T, a *api) {
 		a.wants("decide", `{"scope":"pay/a","cost":3}`, 200, `{"wait_ms":null}`)
 		for _, wait := range []string{"1000", "2000", "3000"} {
 			a.wants("decide", `{"scope":"pay/a","wait":"3s","at_once":true}`, 200, `{"allowed":true,"wait_ms":`+wait+`}`)

@@ -92,7 +92,7 @@ func TestClientGoes(t *testing.T) {
 
 func TestMaxWaiting(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, a *api) {
+	inBubble(t, func(_ *testing.T, a *api) {
 		a.h.(*Handler).cfg.MaxWaiting = 1
 		a.take()
 		go a.wants("decide", `{"scope":"pay/a","wait":"5s"}`, 200, `{}`)
