@@ -62,11 +62,11 @@ func (l *Limiter) ReadAnswer(scope string, status int, header http.Header, now t
 
 // ReadResponse is ReadAnswer for a whole answer. It looks at the first 4 KiB of the body if the Reading asks for that, and leaves
 // the body as it was. It waits for these bytes. The host is that of the answer's Request. What a host that the policy does not list
-// says of costs is left out: it could give units back.
+// says of costs and of usage is left out: it could give units back.
 func (l *Limiter) ReadResponse(scope string, resp *http.Response, now time.Time) upstream.Hint {
 	hint := l.readerOf(scope).ReadResponse(resp, now)
-	if p, err := l.plan(scope); err == nil && len(hint.Costs) > 0 && !l.Policy().Hears(p.Scope.Scope, hint.Host) {
-		hint.Costs = nil
+	if p, err := l.plan(scope); err == nil && (len(hint.Costs) > 0 || hint.Usage) && !l.Policy().Hears(p.Scope.Scope, hint.Host) {
+		hint.Costs, hint.Usage = nil, false
 	}
 	return hint
 }

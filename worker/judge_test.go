@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/upstream"
 )
 
@@ -83,6 +85,48 @@ func TestJudgement(t *testing.T) {
 		}
 		if _, failed := s.counters(); failed != 1 {
 			t.Errorf("%d failures; the one that burns is one", failed)
+		}
+	})
+}
+
+// docs/llm.md: with the dialect of a vendor, the end of the body settles, and an error has cost no money.
+func TestUsageSettles(t *testing.T) {
+	t.Parallel()
+	limits, err := limitsyaml.Parse("limits.yaml", []byte(`
+limits:
+  p:
+    answers: openai
+    hosts: [api.test]
+    rules:
+      - {name: tokens, algorithm: sliding-window, limit: 10000, per: 24h, unit: tokens}
+      - {name: money, algorithm: calendar, limit: 10000, resets: "@monthly", unit: usd}
+`))
+	must(t, err)
+	prices, err := llm.NewPrices(map[string]llm.Price{"gpt-5.5*": {"input": 1, "output": 10}})
+	must(t, err)
+	inFakeTimeUnder(t, limits, MiddlewareConfig{Prices: prices}, func(s *system) {
+		s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
+			id, _ := asynq.GetTaskID(ctx)
+			status, host := 200, "api.test"
+			switch id {
+			case "error":
+				status = 400
+			case "elsewhere":
+				host = "other.test"
+			}
+			resp := answered(status, `{"model": "gpt-5.5-mini", "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}}`)
+			resp.Request = &http.Request{URL: &url.URL{Scheme: "https", Host: host}}
+			ReportResponse(ctx, resp)
+			_, err := io.Copy(io.Discard, resp.Body)
+			return errors.Join(err, resp.Body.Close())
+		})
+		for _, id := range []string{"settles", "error", "elsewhere"} {
+			s.add(queue.Task{ID: id, Scope: "p/x", Costs: map[string]int64{"tokens": 1000, "usd": 1000}})
+		}
+		s.finish(3)
+		d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p"})
+		if err != nil || d.Rules[0].Remaining != 10000-120-1000-1000 || d.Rules[1].Remaining != 10000-300-0-1000 {
+			t.Errorf("%+v, %v", d.Rules, err)
 		}
 	})
 }

@@ -20,7 +20,8 @@ import (
 // ReportResponse reports an API's answer to a call from a task's handler, and returns what the answer means. It assumes that the
 // answer came from the API of the task's scope in limits.yaml. All workers apply it: if the API says to stay away, no task starts
 // in the scope that the answer is about, or below it, until that is over. See throttle.Limiter.Report. If the answer says what the
-// call has cost, the run is settled; see Settle.
+// call has cost, the run is settled; see Settle. The answer of a language model says so at its end: if `answers` of limits.yaml
+// names its vendor, the run is settled when the handler has read the body to its end, or closes it. See package llm.
 //
 //	resp, err := client.Do(req.WithContext(ctx))
 //	…
@@ -33,7 +34,16 @@ import (
 // it only reads the answer. Costs the same as Limiter.Report, and as Settle if the answer has costs.
 func ReportResponse(ctx context.Context, resp *http.Response) Judgement {
 	if r := limitedRun(ctx); r != nil {
-		return r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.answers(), resp, time.Now()))
+		j := r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.answers(), resp, time.Now()))
+		if j.Usage {
+			r.m.cfg.Prices.Watch(resp, func(costs policy.Costs) error {
+				if _, err := Settle(ctx, costs); err != nil {
+					r.m.observer.Failed("settle")
+				}
+				return nil
+			})
+		}
+		return j
 	}
 	return Judgement{Hint: upstream.Reader{}.ReadResponse(resp, time.Now())}
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/demand"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/usage"
 	"github.com/headway-go/headway/worker/internal/asynqx"
@@ -51,6 +52,9 @@ type MiddlewareConfig struct {
 	// Costs returns the cost of such a task by unit, instead of the cost of Spends, which counts if
 	// Costs returns none. It has the same requirements. Defaults to none.
 	Costs func(*asynq.Task) policy.Costs
+	// Prices are what calls of language models cost, in the unit llm.USD: ReportResponse settles by them. Defaults to none: tokens alone
+	// are settled.
+	Prices *llm.Prices
 	// Hold is how near a start must be for its task to wait in the handler, in a slot of the server's Concurrency. At most
 	// throttle.MaxDelayLimit. A negative Hold means never, and costs precision. Defaults to 250ms.
 	Hold time.Duration

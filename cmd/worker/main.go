@@ -75,6 +75,10 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	prices, err := loadPrices(ctx, o.prices, log)
+	if err != nil {
+		return err
+	}
 	rdb, url, closeRedis, err := p.openRedis(ctx, o, log)
 	if err != nil {
 		return err
@@ -89,7 +93,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	limits, err := worker.New(rdb, worker.Config{
 		File: file, App: o.app, Summary: cmp.Or(o.summary, -1), By: "worker on " + cmp.Or(host, "unknown"), OnMaxWait: o.patience, NoUsage: !o.usage, NoMetrics: true,
 		Logger: log, Events: o.events, Record: record, Version: cli.Version(), ReloadOn: hangups(o.limits), ExplainRedis: func(err error) error { return cli.Explain(err, url) },
-		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, RequireScope: true, MaxTimeout: o.maxTimeout},
+		Middleware: worker.MiddlewareConfig{FailUnknownTypes: true, RequireScope: true, MaxTimeout: o.maxTimeout, Prices: prices},
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type options struct {
 	redis       string // URL, or "embedded"
 	limits      string // file; "" for the published policy
 	schedules   string // file; "" for none
+	prices      string // likewise
 	concurrency int
 	outbound    outbound.Config // where tasks may go, and with which methods and secrets
 	traces      bool            // whether a task's trace context goes with its request
@@ -92,6 +93,7 @@ func newWorker() (*cobra.Command, *options) {
 		"worker does not start if there are none. Limits of a file alone stay in Redis for 24 hours after the last worker")
 	fs.StringVar(&o.schedules, "schedules", "", "`FILE` of recurring tasks, which are enqueued when they come due. Give all workers the same file: each run is "+
 		"enqueued once")
+	fs.StringVar(&o.prices, "prices", "", "`FILE` of what the tokens of language models cost. Tasks of scopes whose answers name their vendor are then charged in usd, too")
 	fs.StringVar(&o.given.queues, "queues", "default=1", "queues to work on, `NAME=WEIGHT,…`: how often the worker looks into each first (weight 1 to 1000)")
 	fs.IntVar(&o.concurrency, "concurrency", 32, "how many tasks run at once, 1 to 10000. While one tenant has more than half of them, tasks of other tenants "+
 		"may run besides, up to half as many again")

@@ -317,6 +317,16 @@ func TestSchedulesThatCannotRun(t *testing.T) {
 	r.refuses(cli.ExitFailed, "worker: there is no schedules file "+path)
 }
 
+// docs/llm.md, "Money": a faulty file keeps the worker from starting.
+func TestFaultyPrices(t *testing.T) {
+	t.Parallel()
+	url, path := ownRedis(t), limitsFile(t, "prices: {m: {inptu: 1}}\n")
+	r := start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-prices", path)
+	r.refuses(cli.ExitFailed, "worker: "+path+":1:14: prices.m.inptu: inptu is no kind of tokens", "try: correct these lines of "+path+"; nothing was started")
+	r = start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-prices", path+"x")
+	r.refuses(cli.ExitFailed, "worker: there is no file of prices "+path+"x")
+}
+
 // docs/limits.md: "A start that fails changes nobody's limits": the version in Redis stays, whatever the worker's own file is.
 func TestFailedStartPublishesNothing(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -14,8 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -25,6 +22,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker"
 )
@@ -50,14 +48,14 @@ func main() {
 	}
 }
 
-// fakeAPI streams words and says at the end how many tokens they were, as such APIs do.
+// fakeAPI streams words and says at the end how many tokens they were, as OpenAI does.
 func fakeAPI() *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for range 3 {
-			fmt.Fprintln(w, "data: some words")
+			fmt.Fprintf(w, "data: %s\n\n", `{"choices": [{"delta": {"content": "some words"}}], "usage": null}`)
 			w.(http.Flusher).Flush() //nolint:forcetypeassert // as all of net/http's
 		}
-		fmt.Fprintln(w, "usage: 150")
+		fmt.Fprintf(w, "data: %s\n\ndata: [DONE]\n\n", `{"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}}`)
 	}))
 }
 
@@ -72,15 +70,11 @@ func complete(ctx context.Context, url string) (throttle.Settlement, error) {
 		return throttle.Settlement{}, err
 	}
 	defer resp.Body.Close()
-	used := int64(0)
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), "usage: "); ok {
-			if used, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return throttle.Settlement{}, err
-			}
-		}
+	costs, known := llm.Costs(resp) // or a Meter, while the words are used
+	if !known {
+		return throttle.Settlement{}, nil // it stays as it was estimated
 	}
-	return worker.Settle(ctx, policy.Costs{"tokens": used})
+	return worker.Settle(ctx, costs)
 }
 
 func run(ctx context.Context, out io.Writer, addr string) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/headway-go/headway/queue/schedule"
 	"github.com/headway-go/headway/test/programs"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/llm/pricesyaml"
 	"github.com/headway-go/headway/throttle/serve"
 	userspage "github.com/headway-go/headway/worker/page"
 )
@@ -150,7 +151,7 @@ func TestNamedTestsExist(t *testing.T) {
 }
 
 // Each block is in a language that a test of this package reads, or "text": what programs print. A YAML block is a policy that the
-// limiter takes, a file of schedules or of users, or what TestDeploy, TestKubernetes or TestLimitsConvert reads. An NDJSON block is
+// limiter takes, a file of schedules, of prices or of users, or what TestDeploy, TestKubernetes or TestLimitsConvert reads. An NDJSON block is
 // tasks that enqueue batch takes, and a JSON block is objects, one a line or one over many.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
@@ -175,6 +176,8 @@ func (b block) read(t *testing.T) (err error) {
 		case isManifest(b) || strings.HasPrefix(b.text, "# tree.yaml\n") || strings.HasPrefix(b.text, "groups:"):
 		case strings.HasPrefix(b.text, "schedules:"):
 			_, err = schedule.Parse("", []byte(b.text))
+		case strings.HasPrefix(b.text, "prices:"):
+			_, err = pricesyaml.Parse("", []byte(b.text))
 		case strings.HasPrefix(strings.TrimSpace(b.text), "people:"):
 			_, err = userspage.LoadUsers(writeFile(t, "users.yaml", b.text))
 		case strings.HasPrefix(b.text, "clients:"):

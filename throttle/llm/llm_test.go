@@ -13,10 +13,7 @@ import (
 	"testing/iotest"
 
 	"github.com/headway-go/headway/throttle/policy"
-	"github.com/headway-go/headway/throttle/roundtrip"
 )
-
-var _ = roundtrip.Transport{Settle: Costs} // it fits
 
 // answers have the forms of the vendors' pages, read in 2026-11.
 var answers = map[string]struct{ body, want string }{

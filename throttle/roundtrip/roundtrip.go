@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -36,8 +37,10 @@ type Transport struct {
 	// most the last MiB. The amounts replace the charge, as by throttle.Limiter.Settle; if Settle returns false, the charge stays.
 	// It is called once for each answer, in the goroutine that reads the body to its end, or closes it before. It is never called
 	// for a body that is not closed, nor for an upgraded connection. The body's Close returns an error of settling; Read never
-	// does. Defaults to none.
+	// does. Defaults to what the answer's dialect in limits.yaml says: those of language models settle as llm.Costs, whatever the length of the body.
 	Settle func(*http.Response) (policy.Costs, bool)
+	// Prices add what calls of language models have cost, in USD, if Settle is nil. Defaults to none.
+	Prices *llm.Prices
 	// Settled receives the result of settling a request, after Settle and in the same goroutine, unless that failed.
 	Settled func(*http.Request, throttle.Settlement)
 	// Refuse makes a limited request fail at once, with a *LimitedError. Defaults to false: it waits for its start, for as long as
@@ -111,6 +114,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.Join(err, lease.Release(r.Context()))
 	}
 	resp.Request = r
+	usage := false
 	if !t.IgnoreAnswers {
 		// The caller gets the answer, even if it cannot be reported to Redis.
 		about := d.Grant.AnswerScope()
@@ -121,8 +125,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if t.Settle == nil && len(advice.Costs) > 0 {
 			_, _ = t.Limiter.Settle(r.Context(), d.Grant, advice.Costs)
 		}
+		usage = advice.Usage
 	}
-	resp.Body = t.held(r, resp, d.Grant, func() error { return lease.Release(context.WithoutCancel(ctx)) })
+	resp.Body = t.held(r, resp, d.Grant, usage, func() error { return lease.Release(context.WithoutCancel(ctx)) })
 	return resp, nil
 }
 
@@ -150,7 +155,7 @@ func (t *Transport) signed(ctx context.Context, r *http.Request, member string) 
 }
 
 // held returns the body of an answer, whose end settles its request and whose Close frees its places.
-func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant, done func() error) io.ReadCloser {
+func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant, usage bool, done func() error) io.ReadCloser {
 	b := &body{ReadCloser: resp.Body, done: done}
 	if conn, upgraded := resp.Body.(io.Writer); upgraded { // 101: the body is the connection
 		return struct {
@@ -158,14 +163,19 @@ func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant,
 			io.Writer
 		}{b, conn}
 	}
-	if t.Settle != nil {
-		b.ReadCloser = newMetered(resp, t.Settle, func(costs policy.Costs) error {
-			s, err := t.Limiter.Settle(r.Context(), g, costs)
-			if err == nil && t.Settled != nil {
-				t.Settled(r, s)
-			}
-			return err
-		})
+	settle := func(costs policy.Costs) error {
+		s, err := t.Limiter.Settle(r.Context(), g, costs)
+		if err == nil && t.Settled != nil {
+			t.Settled(r, s)
+		}
+		return err
+	}
+	switch {
+	case t.Settle != nil:
+		b.ReadCloser = newMetered(resp, t.Settle, settle)
+	case usage:
+		t.Prices.Watch(resp, settle)
+		b.ReadCloser = resp.Body
 	}
 	return b
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/throttletest"
 )
@@ -235,4 +236,31 @@ func TestSettleFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+var _ = Transport{Settle: llm.Costs} // for vendors without a dialect
+
+// docs/llm.md: where limits.yaml names the vendor of a language model, the end of the answer settles its request, in USD too.
+func TestUsageOfDialect(t *testing.T) {
+	t.Parallel()
+	const said = `{"model": "gpt-5.5", "usage": {"prompt_tokens": 100, "completion_tokens": 50}}`
+	body := `{"padding": "` + strings.Repeat("x", 2*mostSeen) + `", ` + said[1:] // longer than what a Settle gets
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+	defer s.Close()
+	limiter, _ := throttletest.NewWithRedis(t, throttletest.Policy(t, `limits: {p: {answers: openai, rules: [`+tokens+`,
+		{name: money, algorithm: sliding-window, limit: 5000, per: 1h, unit: usd}]}}`))
+	prices, err := llm.NewPrices(map[string]llm.Price{"gpt-5.5": {"input": 1, "output": 10}})
+	must(t, err)
+	var told []throttle.SettledRule
+	c := &http.Client{Transport: &Transport{
+		Limiter: limiter, Scope: always("p"), Prices: prices, Costs: func(*http.Request) policy.Costs { return policy.Costs{"tokens": 900, "usd": 900} },
+		Settled: func(_ *http.Request, s throttle.Settlement) { told = append(told, s.Rules...) },
+	}}
+	resp, err := c.Get(s.URL)
+	must(t, err)
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || string(text) != body || len(told) != 2 || told[0].Spent != 150 || told[1].Spent != 600 {
+		t.Errorf("%d bytes, %v, %+v", len(text), err, told)
+	}
+	must(t, resp.Body.Close())
 }

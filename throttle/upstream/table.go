@@ -22,6 +22,8 @@ type Table struct {
 	Reasons map[string]string
 	// Bodies says that the bodies of successes are read too.
 	Bodies bool
+	// Usage says that answers are those of language models, and that package llm knows what they used.
+	Usage bool
 	// More reads what no Case can say. It gets what is known so far, and changes it. Defaults to none.
 	More func(h *Hint, body Body)
 }
@@ -123,6 +125,7 @@ func (p *parsed) readTables(tables []*Table) {
 	for _, t := range tables {
 		p.addNames(t)
 		p.readWaits(t)
+		p.hint.Usage = p.hint.Usage || t.Usage
 	}
 	for _, t := range tables { // a case has the last word, whichever table gives a wait
 		if at := slices.IndexFunc(t.Cases, p.is); at >= 0 {

@@ -63,6 +63,8 @@ type Hint struct {
 	Counts bool
 	// Costs are what the call has cost by unit, as far as the answer says; see Table.More.
 	Costs map[string]int64
+	// Usage says that the end of the body has what a call of a language model used, for package llm; see Table.Usage.
+	Usage bool
 
 	// Quotas are the limits that the answer gives, at most MaxQuotas: the IETF draft's first, then by unit, window and name.
 	Quotas []Quota

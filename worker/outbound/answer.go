@@ -67,7 +67,11 @@ func (e *StatusError) Error() string {
 func (h *Handler) answer(c *call, resp *http.Response, means upstream.Hint) error {
 	defer func() { _ = resp.Body.Close() }()
 	if 200 <= resp.StatusCode && resp.StatusCode <= 299 && !means.Limited && !means.Failed {
-		_, _ = io.CopyN(io.Discard, resp.Body, h.maxResponse)
+		most := h.maxResponse
+		if means.Usage {
+			most = maxUsage
+		}
+		_, _ = io.CopyN(io.Discard, resp.Body, most)
 		return nil
 	}
 	err := &StatusError{Status: resp.StatusCode, Limited: means.Limited, Burns: means.Burns, RetryAfter: retryAfter(means), target: c.target()}

@@ -258,3 +258,25 @@ func TestHeaderFloodEnds(t *testing.T) {
 		wantPermanent(t, run(t, handler(t, Config{}, seams{}), payload{URL: s.url}), false, "headers exceeded 65536 bytes")
 	}
 }
+
+// docs/llm.md: the answer of a language model is read to its end, however slowly it comes.
+func TestUsageIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	for _, usage := range []bool{true, false} {
+		ended := make(chan bool, 1)
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				ended <- false
+			case <-time.After(200 * time.Millisecond):
+				ended <- true
+			}
+		})
+		h := handler(t, Config{OnResponse: func(context.Context, *http.Response) upstream.Hint { return upstream.Hint{Usage: usage} }}, seams{})
+		h.drainTime = time.Millisecond
+		if err := run(t, h, payload{URL: s.URL}); err != nil || <-ended != usage {
+			t.Errorf("usage %t: %v", usage, err)
+		}
+	}
+}

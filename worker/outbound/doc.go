@@ -32,7 +32,7 @@
 // # Connections
 //
 // Tasks share kept connections (TestOneConnectionForManyTasks). At most 1 MiB of an answer's body is read, for a second at most
-// (TestHugeAnswerIsCutShort), and 64 KiB of its headers (TestHeaderFloodEnds). Nothing is decompressed
+// (TestHugeAnswerIsCutShort), unless its end has what a language model used (TestUsageIsReadToItsEnd), and 64 KiB of its headers (TestHeaderFloodEnds). Nothing is decompressed
 // (TestCompressedAnswerStaysCompressed). A server cannot hold a run beyond its deadline (TestEndlessAnswerEndsWithTheRun,
 // TestSwitchingProtocolsDoesNotHang). Bytes that follow one answer are never taken for the answer to the next task
 // (TestAnswersAreNotMixedUp). TLS is 1.2 or newer, and the system's roots verify certificates (TestTLS). No proxy is used, not

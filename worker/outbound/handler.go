@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	maxResponse         = 1 << 20 // bytes of an answer's body that are read, so that its connection can be reused
-	snippet             = 256     // bytes of an answer that is not 2xx that the error shows
+	maxResponse         = 1 << 20  // bytes of an answer's body that are read, so that its connection can be reused
+	maxUsage            = 64 << 20 // the same if its end has what was used
+	snippet             = 256      // bytes of an answer that is not 2xx that the error shows
 	defaultUserAgent    = "headway"
 	idlePerHost         = 64 // kept connections; more may be in use
 	defaultTimeout      = 30 * time.Second
@@ -227,7 +228,11 @@ func (h *Handler) send(ctx context.Context, c *call, start time.Time) (int, erro
 	// The status is known: a slow body must not hold the run's slot.
 	late := time.AfterFunc(h.drainTime, func() { cancel(errDrained) })
 	defer late.Stop()
-	return resp.StatusCode, h.answer(c, resp, h.cfg.OnResponse(ctx, resp))
+	means := h.cfg.OnResponse(ctx, resp)
+	if means.Usage { // the end of the body is what counts, however long the API takes
+		late.Stop()
+	}
+	return resp.StatusCode, h.answer(c, resp, means)
 }
 
 var errDrained = errors.New("outbound: the answer's body took too long")

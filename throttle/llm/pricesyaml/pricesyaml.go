@@ -1,7 +1,8 @@
 // Package pricesyaml reads what language models cost from a file, for package llm:
 //
-//	gpt-5.5*: {input: 1.25, cached: 0.125, output: 10}
-//	claude-sonnet-5*: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
+//	prices:
+//	  gpt-5.5*: {input: 1.25, cached: 0.125, output: 10}
+//	  claude-sonnet-5*: {input: 3, cached: 0.30, cache_write: 3.75, cache_write_1h: 6, output: 15}
 //
 // Prices are in US dollars for a million tokens.
 package pricesyaml
@@ -26,7 +27,7 @@ const example = "{input: 1.25, output: 10}"
 
 var file = strictyaml.Format{
 	TooLong: `let names that end in "*" stand for several models`,
-	Empty:   "write a model and its prices, such as gpt-5.5: " + example,
+	Empty:   "write prices: and models under it, such as gpt-5.5: " + example,
 }
 
 // Load reads the prices at path. The error is a *policy.Error that names path, or that of the file system.
@@ -57,12 +58,20 @@ func Parse(name string, data []byte) (*llm.Prices, error) {
 type reader struct{ strictyaml.Faults }
 
 func (r *reader) models(root *yaml.Node) map[string]llm.Price {
+	const want = "prices: and models under it, such as gpt-5.5: " + example
 	whole := strictyaml.Field{Label: "the file", Key: root, Value: root}
-	if root == nil || !r.Is(whole, yaml.MappingNode, "", "models and their prices, such as gpt-5.5: "+example) {
+	if root == nil || !r.Is(whole, yaml.MappingNode, "", want) {
 		return nil
 	}
-	models := map[string]llm.Price{}
-	for _, f := range r.Fields(root, "") {
+	models, top := map[string]llm.Price{}, r.Fields(root, "")
+	if len(top) != 1 || top[0].Name != "prices" {
+		r.Add(diag.Start, "", "the file has other fields than prices; write "+want)
+		return nil
+	}
+	if !r.Is(top[0], yaml.MappingNode, top[0].Path, "models under it, such as gpt-5.5: "+example) {
+		return nil
+	}
+	for _, f := range r.Fields(top[0].Value, top[0].Path) {
 		if at := strings.IndexByte(f.Name, '*'); f.Name == "" || at >= 0 && at < len(f.Name)-1 {
 			r.Add(strictyaml.PlaceOf(f.Key), f.Path, "is no model's name; write one, with * at its end alone for all that begin so")
 		}

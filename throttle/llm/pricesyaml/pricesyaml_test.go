@@ -10,7 +10,7 @@ import (
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "prices.yaml")
-	if err := os.WriteFile(path, []byte("# a comment\ngpt-5.5*: {input: 1.25, cached: 0.125, output: 10}\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("# a comment\nprices:\n  gpt-5.5*: {input: 1.25, cached: 0.125, output: 10}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Load(path); err != nil {
@@ -25,24 +25,27 @@ func TestLoad(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"m: {inptu: 1}":            "prices.yaml:1:5: m.inptu: inptu is no kind of tokens; did you mean input?",
-		"m: {input: -1}":           "m.input: input is the number -1; write US dollars for a million tokens, such as 1.25",
-		"m: {input: 1e3}":          "write US dollars",
-		`m: {input: "1"}`:          `input is the text "1"; write US dollars`,
-		"m: {input: 1_0}":          "write US dollars",
-		"m: {input: $1}":           "write US dollars",
-		"m: {input: }":             "input is empty; write US dollars",
-		"m: {input: 5000}":         "input is 5000; write US dollars for a million tokens, 0 to 1000",
-		"m: {input: 0.0000001}":    "six decimals",
-		"m: {}":                    "m has no prices; write them, such as {input: 1.25, output: 10}",
-		"m: 5":                     "m is the number 5; write its prices",
-		"gpt-*-mini: {input: 1}":   "is no model's name",
-		"m: {input: 1}\nm: {a: 1}": "m is there already, on line 1",
-		"- m":                      "the file is a list; write models",
-		"":                         "the file is empty; write a model",
+		"{m: {inptu: 1}}":            "prices.yaml:1:14: prices.m.inptu: inptu is no kind of tokens; did you mean input?",
+		"{m: {input: -1}}":           "prices.m.input: input is the number -1; write US dollars for a million tokens, such as 1.25",
+		"{m: {input: 1e3}}":          "write US dollars",
+		`{m: {input: "1"}}`:          `input is the text "1"; write US dollars`,
+		"{m: {input: 1_0}}":          "write US dollars",
+		"{m: {input: $1}}":           "write US dollars",
+		"{m: {input: }}":             "input is empty; write US dollars",
+		"{m: {input: 5000}}":         "input is 5000; write US dollars for a million tokens, 0 to 1000",
+		"{m: {input: 0.0000001}}":    "six decimals",
+		"{m: {}}":                    "m has no prices; write them, such as {input: 1.25, output: 10}",
+		"{m: 5}":                     "m is the number 5; write its prices",
+		"{gpt-*-mini: {input: 1}}":   "is no model's name",
+		"{m: {input: 1}, m: {a: 1}}": "m is there already, on line 1",
+		"[m]":                        "prices is a list; write models",
+		"{}\nlimits: {}":             "the file has other fields than prices",
 	} {
-		if _, err := Parse("prices.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse("prices.yaml", []byte("prices: "+text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	if _, err := Parse("prices.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file is empty; write prices:") {
+		t.Error(err)
 	}
 }

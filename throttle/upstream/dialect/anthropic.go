@@ -15,6 +15,7 @@ var anthropic = &Dialect{
 	Source: "https://platform.claude.com/docs/en/api/errors",
 	Date:   "2026-11",
 	Table: upstream.Table{
+		Usage: true,
 		Cases: []upstream.Case{
 			{Status: 429, JSON: "error.details.error_code=enforced_spend_limit_reached", Wait: spentWait, Scope: upstream.ScopeTop},
 			{Status: 400, JSON: "error.message~You have reached your specified", Wait: spentWait, Scope: upstream.ScopeTop},

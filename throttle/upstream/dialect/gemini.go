@@ -12,6 +12,7 @@ var gemini = &Dialect{
 	Source: "https://ai.google.dev/gemini-api/docs/rate-limits",
 	Date:   "2026-11",
 	Table: upstream.Table{
+		Usage: true,
 		Cases: []upstream.Case{
 			{Status: 402, Wait: spentWait, Scope: upstream.ScopeTop},
 			{JSON: "error.message~prepayment credits are depleted", Wait: spentWait, Scope: upstream.ScopeTop},

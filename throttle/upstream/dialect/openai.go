@@ -12,6 +12,7 @@ var openai = &Dialect{
 	Source: "https://developers.openai.com/api/docs/guides/error-codes",
 	Date:   "2026-11",
 	Table: upstream.Table{
+		Usage: true,
 		Cases: []upstream.Case{
 			{Status: 429, JSON: "error.message~Request too large", Means: upstream.Fine},
 			{JSON: "error.type=insufficient_quota", Wait: spentWait, Scope: upstream.ScopeTop},
