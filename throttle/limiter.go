@@ -198,7 +198,7 @@ func (l *Limiter) plan(scope string) (*plan, error) {
 	return s.Attached.(*plan), nil //nolint:forcetypeassert // see newPlan
 }
 
-// check refuses a cost that no wait could admit.
+// check caps a cost by unit, and refuses one that no wait could admit.
 func (p *plan) check(req *Request) error {
 	switch {
 	case req.takesNothing():
@@ -207,6 +207,7 @@ func (p *plan) check(req *Request) error {
 		if err := req.Costs.Check(); err != nil {
 			return err
 		}
+		req.Costs = p.Capped(req.Costs)
 	case req.Cost < 1:
 		return &policy.CostError{Scope: p.Scope.Scope, Cost: req.Cost}
 	case req.Cost <= p.Most:

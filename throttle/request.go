@@ -16,7 +16,7 @@ type Request struct {
 	// counts one place. Defaults to 1; to take nothing, use Costs.
 	Cost int64
 	// Costs is the request's cost by unit, instead of Cost. A rule that counts none of these units is left
-	// out of the decision. Defaults to none.
+	// out of the decision. Rules with Cap lower a cost that is above what they can admit. Defaults to none.
 	//
 	// If all are 0, as in policy.Costs{policy.Requests: 0}, nothing is taken, no place either, and no limit applies: the request
 	// is allowed unless its scope is paused. Decision.Rules then has the state of all rules, Limited and RetryAfter as for one

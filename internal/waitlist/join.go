@@ -68,7 +68,7 @@ func (l *List) join(ctx context.Context, waiters []Waiter, order func(Waiter) (p
 	out := make([]Joined, len(waiters))
 	byProvider := map[string][]task{}
 	for i, w := range waiters {
-		s, err := l.check(w)
+		s, err := l.check(&w)
 		if err != nil || !s.Limited() {
 			out[i].Err, out[i].Free = err, err == nil
 			continue
@@ -91,8 +91,8 @@ func (l *List) join(ctx context.Context, waiters []Waiter, order func(Waiter) (p
 	return out, nil
 }
 
-// check returns what applies to a waiter, and the error of one that can never start.
-func (l *List) check(w Waiter) (*wire.Scope, error) {
+// check returns what applies to a waiter, and the error of one that can never start. It caps the waiter's costs.
+func (l *List) check(w *Waiter) (*wire.Scope, error) {
 	s, err := l.cfg.Scopes.Of(w.Scope)
 	switch {
 	case err != nil:
@@ -103,6 +103,7 @@ func (l *List) check(w Waiter) (*wire.Scope, error) {
 		if err := w.Costs.Check(); err != nil {
 			return nil, err
 		}
+		w.Costs = s.Capped(w.Costs)
 		return s, s.CheckAll(w.Costs.Under)
 	case w.Cost < 0:
 		return nil, &policy.CostError{Scope: s.Scope, Cost: w.Cost}

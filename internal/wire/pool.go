@@ -105,6 +105,17 @@ func (s *Scope) check(rules []policy.MatchedRule, charge func(policy.Rule) int64
 	return err
 }
 
+// Capped returns the costs of a task as they are charged at first, whichever member it gets: see policy.Costs.Capped.
+func (s *Scope) Capped(costs policy.Costs) policy.Costs {
+	costs = costs.Capped(s.All)
+	if s.Pool != nil {
+		for _, m := range s.Pool.Members {
+			costs = costs.Capped(m.Rules)
+		}
+	}
+	return costs
+}
+
 // Limited reports whether any rule or the members of a pool apply at the scope now.
 func (s *Scope) Limited() bool { return len(s.Rules) > 0 || s.Pool != nil }
 

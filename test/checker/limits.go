@@ -209,7 +209,7 @@ func readRule(n *yaml.Node) (rule, error) {
 			err = v.Decode(&r.unlimited)
 		case "margin": // matters to a bucket alone, whose burst may be too small for it
 			r.margin, err = readDuration(v.Value)
-		case "lease", "on_redis_error", "max_wait", "spread": // change when a call starts, not what is allowed
+		case "lease", "on_redis_error", "max_wait", "spread", "cap": // change when a call starts, not what is allowed
 		default:
 			err = fmt.Errorf("unknown field %q", key)
 		}

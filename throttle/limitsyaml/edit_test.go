@@ -18,7 +18,7 @@ func TestParseRule(t *testing.T) {
 		"":                                 "it:1:1: the file is empty; write limits: {} if no rules are meant",
 		"7":                                "it:1:1: the rule is the number 7; write its fields, such as {name: account, ...}",
 		"{name: a}":                        "it:1:1: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\nit:1:1: limit is missing; write a whole number, or unlimited: true to remove an inherited rule",
-		"{name: a, unlimited: true, x: 1}": "it:1:28: x is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit, vendor or unlimited",
+		"{name: a, unlimited: true, x: 1}": "it:1:28: x is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit, cap, vendor or unlimited",
 	} {
 		if _, err := ParseRule("it", []byte(text)); err == nil || err.Error() != wantErr {
 			t.Errorf("%q:\n%v\nwant\n%s", text, err, wantErr)

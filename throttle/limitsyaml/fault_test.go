@@ -98,7 +98,7 @@ func TestParseRuleFaults(t *testing.T) {
 			"1:22: limits.a.rules[0]: algorithm is missing; write token-bucket, sliding-window, fixed-window, concurrency or calendar\n" +
 			"1:22: limits.a.rules[0]: limit is missing; write a whole number, or unlimited: true to remove an inherited rule"},
 		"no per":       {`{name: r, algorithm: fixed-window, limit: 1}`, `1:22: limits.a.rules[0]: per is missing; write the length of the window, such as 1s`},
-		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit, vendor or unlimited`},
+		"unknown":      {`{name: r, algorithm: concurrency, limit: 1, colour: red}`, `1:66: limits.a.rules[0].colour: colour is not a field of a rule; write name, algorithm, limit, per, opens_on_use, burst, lease, on_redis_error, margin, max_wait, resets, active, timezone, rollover, spread, shadow, unit, cap, vendor or unlimited`},
 		"misspelt":     {`{name: r, algorithms: concurrency, limits: 1, max-wait: 1s}`, "1:32: limits.a.rules[0].algorithms: algorithms is not a field of a rule; did you mean algorithm?\n1:57: limits.a.rules[0].limits: limits is not a field of a rule; did you mean limit?\n1:68: limits.a.rules[0].max-wait: max-wait is not a field of a rule; did you mean max_wait?"},
 		"duplicate":    {`{name: r, algorithm: concurrency, limit: 1, limit: 2}`, `1:66: limits.a.rules[0].limit: limit is there already, on line 1; keep one of the two`},
 		"unit of runs": {`{name: r, algorithm: concurrency, limit: 1, unit: tokens}`, `1:72: limits.a.rules[0].unit: unit does not go with concurrency; remove it`},
@@ -312,5 +312,20 @@ func TestLoadNoFile(t *testing.T) {
 	}
 	if _, err := Load(t.TempDir()); err == nil {
 		t.Error("a directory is a policy")
+	}
+}
+
+// A cap is a part of a rule that counts units.
+func TestCapFaults(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]string{
+		"algorithm: concurrency, limit: 1, cap: 10%":              "cap does not go with concurrency; remove it",
+		"algorithm: sliding-window, limit: 1, per: 1s, cap: 0%":   "cap is 0%; the least is 1%",
+		"algorithm: sliding-window, limit: 1, per: 1s, cap: 101%": "cap is 101%; the most is 100%",
+		"algorithm: sliding-window, limit: 1, per: 1s, cap: true": "write whole percents",
+	} {
+		if _, err := Parse("f", []byte("limits: {a: {rules: [{name: r, "+rule+"}]}}")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", rule, err)
+		}
 	}
 }

@@ -129,6 +129,7 @@ func FormatRule(r policy.Rule) string {
 	put("timezone", yamlText(zone), zone != defaultTimezone)
 	put("rollover", strconv.FormatInt(r.Rollover, 10), r.Rollover != 0)
 	put("spread", "true", r.Spread)
+	put("cap", strconv.FormatInt(r.Cap, 10)+"%", r.Cap != 0)
 	put("burst", strconv.FormatInt(r.Burst, 10), r.Burst > defaultBurst)
 	put("lease", duration.Format(r.Lease), r.Lease != 0 && r.Lease != defaultLease)
 	put("on_redis_error", string(r.OnRedisError), r.OnRedisError != "" && r.OnRedisError != policy.FailClosed)

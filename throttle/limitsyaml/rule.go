@@ -78,6 +78,7 @@ var ruleReaders = map[string]reader[policy.Rule]{
 	"opens_on_use":   into(decoder.flag, func(r *policy.Rule) *bool { return &r.OpensOnUse }),
 	"spread":         into(decoder.flag, func(r *policy.Rule) *bool { return &r.Spread }),
 	"shadow":         into(decoder.flag, func(r *policy.Rule) *bool { return &r.Shadow }),
+	"cap":            into(decoder.percent, func(r *policy.Rule) *int64 { return &r.Cap }),
 	"unlimited":      into(decoder.flag, func(r *policy.Rule) *bool { return &r.Unlimited }),
 	"unit": into(func(d decoder, e strictyaml.Field, path string) (string, *policy.Source) {
 		return d.words(e, path, "the name of a unit, such as tokens")

@@ -127,6 +127,22 @@ func (c Costs) Under(r Rule) int64 {
 	return c.Of(r.Unit)
 }
 
+// Capped returns the costs as they are charged before they are settled, under the rules that Match returns: the amount of a unit is at
+// most the smallest that the Cap of a rule allows. It returns c itself if that changes nothing.
+func (c Costs) Capped(bounds []MatchedRule) Costs {
+	capped := c
+	for _, b := range bounds {
+		r := b.Rule
+		most := max(r.Capacity()*r.Cap/100, 1)
+		if r.Cap == 0 || r.Shadow || r.Limit == 0 || capped[r.Unit] <= most {
+			continue
+		}
+		capped = maps.Clone(capped)
+		capped[r.Unit] = most
+	}
+	return capped
+}
+
 // CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil. If there are several such
 // rules, the error names the one with the smallest capacity. bounds are the rules that Match returns for s.
 func CheckMatched(s Scope, bounds []MatchedRule, charge func(Rule) int64) error {

@@ -225,23 +225,23 @@ func (p *Policy) Check(s Scope, cost int64) error {
 	if cost < 1 {
 		return &CostError{Scope: s, Cost: cost}
 	}
-	return p.check(s, func(Rule) int64 { return cost })
-}
-
-func (p *Policy) check(s Scope, charge func(Rule) int64) error {
 	bounds, err := p.Match(s)
 	if err != nil {
 		return err
 	}
-	return CheckMatched(s, bounds, charge)
+	return CheckMatched(s, bounds, func(Rule) int64 { return cost })
 }
 
-// CheckCosts is Check for costs by unit. The error may also be that of Costs.Check.
+// CheckCosts is Check for costs by unit, as far as no rule caps them. The error may also be that of Costs.Check.
 func (p *Policy) CheckCosts(s Scope, costs Costs) error {
 	if err := costs.Check(); err != nil {
 		return err
 	}
-	return p.check(s, costs.Under)
+	bounds, err := p.Match(s)
+	if err != nil {
+		return err
+	}
+	return CheckMatched(s, bounds, costs.Capped(bounds).Under)
 }
 
 // usualLayers is the number of trees that cover a level in an ordinary policy. More of them cost an allocation.

@@ -110,6 +110,9 @@ type Rule struct {
 	// Unit is what the rule counts: requests, tokens, or any other unit of Costs. 1 to 32 lower-case letters, digits, '-' and
 	// '_'. Not with Concurrency, which counts runs. Defaults to Requests.
 	Unit string
+	// Cap is the largest part of the Capacity, in percent, that a cost by unit takes before it is settled, 1 to 100: a careful estimate
+	// above it counts as that, under every rule of the unit. Not with Concurrency. Defaults to none: the estimate counts.
+	Cap int64
 	// Vendor is what the API's answers call the limit of this rule, 1 to 64 bytes of printable ASCII; case does not matter. A
 	// refusal that names it pauses the level of the rule and cuts this rule alone. Defaults to none.
 	Vendor string

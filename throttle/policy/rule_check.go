@@ -15,7 +15,7 @@ import (
 // ruleFields are the fields of a rule in limits.yaml. timezone is there alone: in Go, Resets and Active have their zone.
 var ruleFields = []string{
 	"name", "algorithm", "limit", "per", "opens_on_use", "burst", "lease", "on_redis_error", "margin", "max_wait",
-	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "vendor", "unlimited",
+	"resets", "active", "timezone", "rollover", "spread", "shadow", "unit", "cap", "vendor", "unlimited",
 }
 
 // RuleFields returns the names of the fields of a rule in limits.yaml.
@@ -87,7 +87,7 @@ func (r Rule) fieldsInGo() map[string]written {
 		"name": text(r.Name), "algorithm": text(string(r.Algorithm)), "limit": number(r.Limit), "per": span(r.Per), "opens_on_use": {set: r.OpensOnUse},
 		"burst": number(r.Burst), "lease": span(r.Lease), "on_redis_error": text(string(r.OnRedisError)), "margin": span(r.Margin),
 		"max_wait": span(r.MaxWait), "resets": {set: r.Resets != nil}, "active": {set: r.Active != nil},
-		"rollover": number(r.Rollover), "spread": {set: r.Spread}, "shadow": {set: r.Shadow}, "unit": text(r.Unit), "vendor": text(r.Vendor),
+		"rollover": number(r.Rollover), "spread": {set: r.Spread}, "shadow": {set: r.Shadow}, "unit": text(r.Unit), "cap": {text: strconv.FormatInt(r.Cap, 10) + "%", set: r.Cap != 0}, "vendor": text(r.Vendor),
 		"unlimited": {set: r.Unlimited},
 	}
 	if !r.Unlimited {
@@ -128,6 +128,7 @@ func (c *ruleCheck) run() {
 	c.checkNumber("limit", c.Limit, 0)
 	c.checkNumber("burst", c.Burst, 1)
 	c.checkNumber("rollover", c.Rollover, 0)
+	checkBounds(c, "cap", c.Cap, 1, 100, func(n int64) string { return strconv.FormatInt(n, 10) + "%" })
 	c.checkTime("per", c.Per, minTime, MaxTime)
 	c.checkTime("lease", c.Lease, minLease, maxLease)
 	c.checkTime("margin", c.Margin, minTime, MaxTime)
@@ -208,6 +209,7 @@ var company = []struct {
 	{"rollover", []Algorithm{Calendar}},
 	{"spread", []Algorithm{Calendar}},
 	{"unit", []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
+	{"cap", []Algorithm{TokenBucket, SlidingWindow, FixedWindow, Calendar}},
 }
 
 func (c *ruleCheck) checkCompany() {
