@@ -48,7 +48,7 @@ ARGS ?=
 VERSION ?=
 
 GOLANGCI_LINT = 2.15.0
-# runs go in this module and in those of test/bench, test/browser, worker/oteltask and throttle/serve/envoy; packages follow a --
+# runs go in this module and in those of test/bench, test/browser, throttle/riverlimit, throttle/serve/envoy and worker/oteltask; packages follow a --
 GO_IN_ALL = test/modules.sh
 # The packages of the main module whose tests only make check runs: they take minutes, or more than a redis-server.
 CHECKED = ./test/faults
@@ -95,9 +95,9 @@ test: ## What a change must pass, in about five minutes; installs redis-server i
 	@test/setup.sh
 	$(QUICK) $(if $(filter ./...,$(PKG)),go $(GO_TEST) $(LONGEST) $$(go list ./... | grep -v $(CHECKED:./%=-e '/%$$')),$(GO_IN_ALL) $(GO_TEST) -- $(PKG))
 
-test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing and peers; installs what they need
-	@test/setup.sh -browser -promtool
-	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./worker/oteltask ./throttle/serve/envoy/...
+test/more: ## The tests of the page in Chromium, alert rules, failing servers and networks, tracing, River and peers; installs what they need
+	@test/setup.sh -browser -promtool -postgres
+	$(QUICK) $(GO_IN_ALL) $(GO_TEST) -- $(CHECKED) ./test/browser ./test/bench/... ./throttle/riverlimit ./throttle/serve/envoy/... ./worker/oteltask
 	$(QUICK) go test -vet=off -count=1 -run '^Test(Deploy|Release|GoBlocks)$$' ./test/project # their long forms need promtool, and what other modules do
 
 race: ## The tests of packages whose goroutines meet, with the race detector; installs a C compiler if it is missing
@@ -119,7 +119,7 @@ bench: ## Every benchmark, one after the other, and one table, peers beside us
 		status=$$?; if [ -f bin/bench.md ]; then cat bin/bench.md; fi; exit $$status
 
 soak: ## The long rest, some hours: all tests in their long form, SEEDS random days of traffic, histories, faults, a million tasks
-	@test/setup.sh -browser -promtool
+	@test/setup.sh -browser -promtool -postgres
 	$(MAKE) test test/more SHORT=
 	SIM_SEEDS=$(SEEDS) go test ./test/sim -count=1 -timeout 12h -v -args -days $(DAYS)
 	$(MAKE) histories faults

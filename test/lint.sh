@@ -4,7 +4,7 @@
 set -u
 
 version=$1
-modules='. test/bench test/browser worker/oteltask throttle/serve/envoy'
+modules='. test/bench test/browser throttle/riverlimit throttle/serve/envoy worker/oteltask'
 failed=0
 
 # linter prints a golangci-lint of that version, if there is one.

@@ -1,11 +1,11 @@
 #!/bin/sh
 # modules.sh COMMAND FLAG… -- PACKAGE…: runs go COMMAND for the packages, each in its module: go does
-# not look below the go.mod of test/bench, test/browser, worker/oteltask and throttle/serve/envoy by itself. Packages are named as seen
+# not look below the go.mod of test/bench, test/browser, throttle/riverlimit, throttle/serve/envoy and worker/oteltask by itself. Packages are named as seen
 # from the top: ./..., ./test/..., ./queue and ./test/bench go where they belong. Each module is run,
 # also when one before it has failed.
 set -u
 
-modules='./test/bench ./test/browser ./worker/oteltask ./throttle/serve/envoy'
+modules='./test/bench ./test/browser ./throttle/riverlimit ./throttle/serve/envoy ./worker/oteltask'
 name=github.com/headway-go/headway
 
 # Each of "$@" is one of: COMMAND and FLAGs, then --, then PACKAGEs. The flags stay in "$@".

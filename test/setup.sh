@@ -1,8 +1,8 @@
 #!/bin/sh
-# setup.sh [-race] [-browser] [-promtool]: installs what the tests need beside Go and is not
+# setup.sh [-race] [-browser] [-promtool] [-postgres]: installs what the tests need beside Go and is not
 # there yet: a redis-server of 6.2 or newer (Valkey is one), with -race a C compiler, which the race
 # detector links with on every system but macOS, with -browser a Chromium for the tests of the page,
-# and with -promtool Prometheus' promtool. It says what it does, and does nothing where all are there.
+# with -promtool Prometheus' promtool, and with -postgres a PostgreSQL for the tests of River. It says what it does, and does nothing where all are there.
 set -eu
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -100,6 +100,21 @@ install_promtool() {
 	have promtool || [ -x bin/promtool ] || fail "Prometheus was installed, and promtool is neither on the PATH nor in bin/" "$remedy"
 }
 
+install_postgres() {
+	say "the tests of River need PostgreSQL, and there is none: installing it"
+	case $(manager) in
+	dnf) install postgresql-server ;;
+	*) install postgresql ;;
+	esac
+	have_postgres || fail "PostgreSQL was installed, and initdb is neither on the PATH nor in /usr/lib/postgresql" "$remedy"
+	say "if the package has started a server on port 5432: the tests use it for nothing"
+}
+
+# have_postgres: whether there is an initdb, where Debian keeps it too.
+have_postgres() {
+	have initdb || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1
+}
+
 # old_redis: whether the server's version is known and below 6.2.
 old_redis() {
 	version=$("$server" --version 2>/dev/null | sed -n 's/.*v=\([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
@@ -121,12 +136,14 @@ say "$("$server" --version | cut -c1-60)"
 race=
 browser=
 promtool=
+postgres=
 for word; do
 	case $word in
 	-race) race=yes ;;
 	-browser) browser=yes ;;
 	-promtool) promtool=yes ;;
-	*) fail "unknown word $word" "setup.sh [-race] [-browser] [-promtool]" ;;
+	-postgres) postgres=yes ;;
+	*) fail "unknown word $word" "setup.sh [-race] [-browser] [-promtool] [-postgres]" ;;
 	esac
 done
 if [ "$race" ] && [ "$(uname -s)" != Darwin ]; then
@@ -147,4 +164,9 @@ if [ "$promtool" ]; then
 	missing=promtool
 	remedy="install your system's prometheus, which has promtool, or put promtool into bin/"
 	have promtool || [ -x bin/promtool ] || install_promtool
+fi
+if [ "$postgres" ]; then
+	missing=initdb
+	remedy="install your system's PostgreSQL server"
+	have_postgres || install_postgres
 fi

@@ -109,6 +109,8 @@ func TestGoBlocks(t *testing.T) {
 				module = filepath.Join(root, "test", "bench") // where the peers are
 			} else if strings.Contains(source, "go.opentelemetry.io/") {
 				module = filepath.Join(root, "worker", "oteltask")
+			} else if strings.Contains(source, "/riverqueue/") {
+				module = filepath.Join(root, "throttle", "riverlimit")
 			}
 			if module == root || !testing.Short() { // make test downloads no other module's; make test/more does
 				compile(t, module, where, file)
