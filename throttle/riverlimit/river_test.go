@@ -27,6 +27,7 @@ var (
 	jobs      = flag.Int("jobs", 300, "how many jobs wait under the limit")
 	perSecond = flag.Int64("per-second", 50, "the limit")
 	slots     = flag.Int("workers", 100, "river.QueueConfig.MaxWorkers of each of two clients")
+	hold      = flag.Duration("hold", 0, "riverlimit.Config.Hold")
 )
 
 type mail struct {
@@ -148,7 +149,7 @@ func TestBacklog(t *testing.T) {
 	b := newBench(t, "backlog", policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second})
 	b.enqueue(t, *jobs)
 	for range 2 {
-		limits, err := riverlimit.New(b.limiter, riverlimit.Config{Scope: scopeOf})
+		limits, err := riverlimit.New(b.limiter, riverlimit.Config{Scope: scopeOf, Hold: *hold})
 		redistest.Must(t, err)
 		b.serve(t, []rivertype.Middleware{limits}, func(context.Context, *river.Job[mail]) error {
 			b.began()

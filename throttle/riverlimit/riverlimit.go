@@ -113,7 +113,7 @@ func (m *Middleware) Work(ctx context.Context, job *rivertype.JobRow, doInner fu
 	if err != nil {
 		return outage(ctx, err)
 	}
-	ctx, lease := m.limiter.Lease(context.WithValue(ctx, grantKey{}, d.Grant), d.Grant)
+	ctx, lease := m.limiter.Lease(context.WithValue(ctx, runKey{}, run{m.limiter, d.Grant}), d.Grant)
 	defer func() { _ = lease.Release(ctx) }() // it is sent again, or the lease expires
 	return doInner(ctx)
 }
@@ -168,13 +168,4 @@ func outage(ctx context.Context, err error) error {
 		return river.JobSnooze(outageSnooze + rand.N(outageSnooze))
 	}
 	return err
-}
-
-type grantKey struct{}
-
-// GrantOf returns what the job of a handler's context was granted, to settle it or to report answers of its API: see
-// throttle.Limiter.Settle and Report. It is zero outside of a limited job.
-func GrantOf(ctx context.Context) throttle.Grant {
-	g, _ := ctx.Value(grantKey{}).(throttle.Grant)
-	return g
 }

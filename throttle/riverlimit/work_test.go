@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -203,6 +205,42 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("snoozed %t, %v, %d left", snoozed, err, m.left(t))
 		}
 	})
+}
+
+// What an API answers to one job applies to all: a 429 is no failed attempt, and its pause holds for reserved starts.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, newJob := middleware(t, Config{}, window(2, 5*time.Second))
+		waits := newJob()
+		ask := func(j *job, status int) (time.Duration, bool, error) {
+			return j.attempt(t.Context(), func(ctx context.Context) error {
+				resp := &http.Response{StatusCode: status, Header: http.Header{}, Request: httptest.NewRequest(http.MethodGet, "https://mail.test/", nil)}
+				if status == http.StatusTooManyRequests {
+					resp.Header.Set("Retry-After", "30")
+				}
+				return ReportResponse(ctx, resp)
+			})
+		}
+		if _, snoozed, err := ask(newJob(), http.StatusOK); snoozed || err != nil {
+			t.Fatalf("snoozed %t, %v", snoozed, err)
+		}
+		redistest.Must(t, take(t, m, "a"))
+		if snooze, snoozed, err := waits.attempt(t.Context(), nothing); !snoozed || err != nil || waits.reserved() == "" {
+			t.Fatalf("snoozed %t for %s, %v", snoozed, snooze, err)
+		}
+		<-time.After(4 * time.Second)
+		refused := newJob()
+		if snooze, snoozed, err := ask(refused, http.StatusTooManyRequests); !snoozed || snooze != 30*time.Second || err != nil {
+			t.Fatalf("snoozed %t for %s, %v", snoozed, snooze, err)
+		}
+		if snooze, snoozed, err := waits.attempt(t.Context(), nothing); !snoozed || snooze < 10*time.Second || err != nil {
+			t.Errorf("during the pause: snoozed %t for %s, %v", snoozed, snooze, err)
+		}
+	})
+	if err := ReportResponse(t.Context(), nil); err != nil || !GrantOf(t.Context()).Zero() {
+		t.Errorf("outside of a job: %v", err)
+	}
 }
 
 // Nothing is decided while Redis is away, and no attempt is used up. A limit of 0 has its jobs look once in MaxSnooze.
