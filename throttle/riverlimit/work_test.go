@@ -53,6 +53,7 @@ func (j *job) reserved() string {
 
 // work has the job worked to its end by a River that looks for jobs once a second.
 func (j *job) work(t *testing.T, run func(context.Context) error) {
+	t.Helper()
 	for {
 		snooze, snoozed, err := j.attempt(t.Context(), run)
 		if !snoozed {
