@@ -60,7 +60,7 @@ func atPace(b *testing.B, callers, rate int, decide func(context.Context, int) e
 		wg.Go(func() {
 			var took []time.Duration
 			for at := began.Add(each * time.Duration(caller) / time.Duration(callers)); at.Sub(began) < turn; at = at.Add(each) {
-				time.Sleep(time.Until(at))
+				<-time.After(time.Until(at))
 				sent := time.Now()
 				if err := decide(b.Context(), len(took)%manyKeys); err != nil {
 					b.Error(err)
