@@ -137,6 +137,9 @@ func (h *history) calls(node string) error {
 	if opens && !b.Shadow && (p == nil || p.Ends != ends || p.Since != h.now || p.Probes != b.Probes || len(p.Out) > 0) {
 		return wrong("the breaker of %q is open as %+v", node, p)
 	}
+	if opens && b.Shadow && p != nil && p.Since == h.now {
+		return wrong("the breaker of %q only counts, and is open", node)
+	}
 	return nil
 }
 

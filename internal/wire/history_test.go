@@ -84,7 +84,7 @@ func newHistory(rdb redis.UniversalClient, seed uint64) *history {
 			}
 		}
 	}
-	h := &history{world: w, Rand: rnd, aging: seed%3 == 0, fails: seed%4 == 1}
+	h := &history{world: w, Rand: rnd, aging: seed%3 == 0, fails: seed%2 == 1}
 	if seed%5 < 2 {
 		h.poolOf()
 	}

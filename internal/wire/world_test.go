@@ -260,6 +260,9 @@ func (w *world) take(id, scope string, its Rules, cost string, start, leeway int
 		if start < p.Ends {
 			return wrong("a start at %d in a pause until %d", start-epoch, p.Ends-epoch)
 		}
+		if _, sure := p.admits(w.now, start); !sure {
+			return wrong("a start at %d, and as many probes as may be are on their way: %v", start-epoch, p.Out)
+		}
 		p.send(leaseOf(id, start), start)
 	}
 	return nil
