@@ -20,7 +20,7 @@ import (
 // BenchmarkPool has three keys of one API work a backlog off together, and beside it the usual way: each task takes the next key, and a
 // limiter in the handler puts it back if that has no room.
 func BenchmarkPool(b *testing.B) {
-	s := pool(7000)
+	s := pool(20000)
 	if !long() {
 		s = pool(1400)
 	}
