@@ -135,8 +135,8 @@ func (l *Limiter) Release(ctx context.Context, g Grant) error {
 }
 
 // LoadGrant returns a grant that SaveGrant or SaveLease, in any process, has stored under an id of a scope, to Settle, Refund, Renew
-// or Release it. A Refund also ends its storage. It leaves out rules that are gone or have another algorithm by now. The error is a *policy.ScopeError,
-// *policy.UnmatchedError or ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
+// or Release it. A Refund also ends its storage. It leaves out rules that are gone or have another algorithm by now. The error is a
+// *policy.ScopeError, *policy.UnmatchedError or ErrGrantNotFound, or wraps ErrUnavailable. Costs one round trip.
 func (l *Limiter) LoadGrant(ctx context.Context, scope, id string) (Grant, error) {
 	p, err := l.plan(scope)
 	if err != nil {

@@ -197,8 +197,8 @@ function rules.joint(its, costs, t, id)
   return t, by, many == 0 and t < its.ends
 end
 
--- The same under the rules of a path and, if it has a pool, of a member: of the one with whom they admit it soonest; `patience` is in pool.choose. Returns the list of
--- these rules and the cost under each before what joint returns.
+-- The same under the rules of a path and, if it has a pool, of a member: of the one with whom they admit it soonest. Returns the list
+-- of these rules and the cost under each before what joint returns; `patience` is that of pool.choose.
 function rules.choose(its, cost, t, id, patience)
   if its.pool then return pool.choose(its, cost, t, patience or 0) end
   local costs = rules.costs(its, cost)
