@@ -48,21 +48,47 @@ func TestLoneCaller(t *testing.T) {
 	t.Parallel()
 	l, _ := throttletest.NewWithRedis(t, throttletest.Policy(t, capped))
 	used := 0
-	for ; ; used += 25 {
-		d, err := l.Decide(t.Context(), throttle.Request{Scope: "p", Costs: policy.Costs{"tokens": 50_000}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !d.Allowed {
-			break
-		}
-		if _, err := l.Settle(t.Context(), d.Grant, policy.Costs{"tokens": 25}); err != nil {
-			t.Fatal(err)
-		}
+	for ; alone(t, l) == 0; used += 25 {
 	}
 	if used < 900 || used > 1000 {
 		t.Errorf("%d of 1000 are used", used)
 	}
+}
+
+// What is left in a bucket is there for the next call: its rate is used in full.
+func TestLoneCallerOfABucket(t *testing.T) {
+	t.Parallel()
+	const rules = `limits: {p: {rules: [{name: rate, algorithm: token-bucket, limit: 1000, per: 1h, burst: 1000, unit: tokens, cap: 10%}]}}`
+	l, server := throttletest.NewWithRedis(t, throttletest.Policy(t, rules))
+	used, began := 0, time.Now()
+	now, ends := began, began.Add(10*time.Hour)
+	for now.Before(ends) {
+		wait := alone(t, l)
+		if wait == 0 {
+			used += 25
+		}
+		now = now.Add(wait)
+		server.SetTime(now)
+	}
+	if used < 10_900 || used > 11_025 {
+		t.Errorf("%d of 11000 are used in ten hours", used)
+	}
+}
+
+// alone has a call of one caller, and returns how long it is to wait if it is not admitted.
+func alone(t *testing.T, l *throttle.Limiter) time.Duration {
+	t.Helper()
+	d, err := l.Decide(t.Context(), throttle.Request{Scope: "p", Costs: policy.Costs{"tokens": 50_000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !d.Allowed {
+		return d.RetryAfter
+	}
+	if _, err := l.Settle(t.Context(), d.Grant, policy.Costs{"tokens": 25}); err != nil {
+		t.Fatal(err)
+	}
+	return 0
 }
 
 // docs/llm.md, "Batch APIs": another process gives the tokens of a batch back when it ends; what is never given back leaves with the day.
