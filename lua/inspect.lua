@@ -8,7 +8,7 @@
 --          clock     integer µs, the clock of this call
 --          waiting   how many tasks are in its leaves; flying: how many of it, and of scopes below it, are in flight
 --          ahead     how many tasks are before the task in its leaf, -1 if it is not in it; out: 1 if it is in flight
---          expected  integer µs until its start is expected, -1 if unknown; binding: the rule that it waits for, from 1, 0 for none, one
+--          expected  integer µs until its start is expected by all but concurrency rules, -1 if unknown; binding: the rule that it waits for, from 1, 0 for none, one
 --                    more than there are rules for a pause, two more for the members of a pool
 --          tasks     how many tasks take a place up to and including the task; held: how many runs hold one
 -- Writes   nothing.

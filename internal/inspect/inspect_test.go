@@ -232,6 +232,26 @@ func TestInspectRuns(t *testing.T) {
 	}
 }
 
+// Runs that end first start nothing before the other rules admit it.
+func TestInspectRunsUnderARate(t *testing.T) {
+	t.Parallel()
+	runs := policy.Rule{Name: "runs", Algorithm: policy.Concurrency, Limit: 2, Lease: time.Hour}
+	rate := policy.Rule{Name: "rate", Algorithm: policy.SlidingWindow, Limit: 2, Per: time.Hour}
+	p := start(t, tenants(t, []policy.Rule{runs, rate}, nil))
+	p.joins(tasks("p", "q", 5)...)
+	_, err := p.list.Dispatch(t.Context(), waitlist.Request{Provider: "p", Max: 5, Serves: []wire.Weighted{{Queue: "q", Weight: 1}}})
+	must(t, err)
+	s, err := p.scopes.Of("p")
+	must(t, err)
+	p.rdb.Set(t.Context(), RunTimesKey(s.Prefix, s.Rules[0]), "100 10000000 0", 0)
+	for i := 2; i < 5; i++ {
+		s, err := p.Task(t.Context(), waitlist.Ref{Scope: "p", Queue: "q", ID: fmt.Sprint("p.q.", i)})
+		if err != nil || s.Expected.In < time.Hour-second || s.Binding.Rule.Name != "rate" {
+			t.Errorf("%d: %+v, %v", i, s, err)
+		}
+	}
+}
+
 // A task of a scope that the policy pauses starts after the end of the pause by its rules, or never.
 func TestInspectPaused(t *testing.T) {
 	t.Parallel()

@@ -289,13 +289,9 @@ func (a *answer) pause(s *wire.Scope) {
 	if pause == nil || !a.Waits {
 		return
 	}
-	rule := a.Binding.Rule
 	a.Binding, a.Paused = *pause, false
-	switch {
-	case ends == wire.Never:
+	if ends == wire.Never {
 		a.Expected = Unknown
-	case !a.Expected.Known() && rule.Algorithm == policy.Concurrency && rule.Limit > 0: // runs end meanwhile
-		a.Expected = Exactly(wire.Until(ends, a.At))
 	}
 }
 
@@ -328,28 +324,17 @@ func (r Reader) addRunTimes(ctx context.Context, provider string, answers []answ
 
 // waitForRuns adds what the task waits for under its concurrency rules.
 func (a *answer) waitForRuns(times func(policy.MatchedRule) RunTimes) {
-	start, binding := a.Expected, a.Binding
-	switch rule := binding.Rule; {
-	case a.Paused || binding.Paused() || !a.Waits:
+	if a.Paused || a.Binding.Paused() || !a.Waits || !a.Expected.Known() {
 		return
-	case start.Known():
-	case rule.Algorithm != policy.Concurrency || rule.Limit == 0:
-		return // no end of a run changes that
-	default:
-		start = Estimate{}
 	}
 	for _, l := range a.leases {
 		if !l.Full(l.rule.Rule.Limit) {
 			continue
 		}
 		wait := times(l.rule).Wait(l.PlaceQueue, l.rule.Rule.Limit)
-		if !wait.Known() {
-			return
+		if wait.In > a.Expected.In {
+			a.Binding = l.rule
 		}
-		if wait.In > start.In {
-			binding = l.rule
-		}
-		start = start.And(wait)
+		a.Expected = a.Expected.And(wait)
 	}
-	a.Expected, a.Binding = start, binding
 }

@@ -14,7 +14,7 @@ end
 
 -- The moment by which a task of a scope starts that has so many tasks before it in its leaf, and the rule that admits it last, one more
 -- than there are for a pause and two more for the members of a pool; nil and a rule if no clock tells. Each sibling that could be served has a turn for each turn of the leaf. `queued`, if given, gets for
--- each concurrency rule how many tasks take a place up to and including it, and how many runs hold one.
+-- each concurrency rule how many tasks take a place up to and including it, and how many runs hold one; the moment is then that of the other rules.
 local function expect(its, scope, q, before, cost, from, queued)
   local latest, by, costs, unknown = max(now, from or 0), 0, rules.costs(its, cost), nil
   local function ahead_at(at, c)
@@ -23,8 +23,9 @@ local function expect(its, scope, q, before, cost, from, queued)
   for i, r in ipairs(its) do
     local c = costs[i]
     local ahead = r.node ~= scope and r.of.kind ~= 'P' and ahead_at(r.node, c) or before * c
-    local t = c == 0 and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
-    if r.of.kind == 'C' and queued then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end
+    local runs = queued and r.of.kind == 'C'
+    local t = (c == 0 or runs and r.cap > 0) and now or algorithm(r.of.kind, 'rare').after(r, max(now, from or 0), ahead, c)
+    if runs then queued[#queued + 1], queued[#queued + 2] = ahead + 1, r.held end
     if not t then unknown = unknown or min(i, its.many + 1) elseif t > latest then latest, by = t, min(i, its.many + 1) end
   end
   local wait = its.pool and pool.wait(its, max(now, from or 0), its.node ~= scope and ahead_at(its.node, 1) or before, cost)
