@@ -22,11 +22,9 @@
 
 -- How many tasks are in flight at each scope.
 local flying = {}
-do
-  for _, value in ipairs(call('HVALS', flight)) do
-    local scope = read_grant(value).scope
-    flying[scope] = (flying[scope] or 0) + 1
-  end
+for _, value in ipairs(call('HVALS', flight)) do
+  local scope = read_grant(value).scope
+  flying[scope] = (flying[scope] or 0) + 1
 end
 
 local out = { now }
@@ -41,11 +39,8 @@ for i = 2, #ARGV, 5 do
   for at, many in pairs(flying) do
     if at == scope or sub(at, 1, #scope + 1) == scope .. '/' then below_here = below_here + many end
   end
-  local key = leaf_key(queue, scope)
-  if id == '' or id == '-' then
-    local place = id == '-' and '-1' or '0'
-    id = call('ZRANGE', key, place, place)[1] or ''
-  end
+  local key, place = leaf_key(queue, scope), id == '-' and '-1' or '0'
+  if id == '' or id == '-' then id = call('ZRANGE', key, place, place)[1] or '' end
   rank = call('ZRANK', key, id)
   local list = { waiting, below_here, rank or -1, call('HEXISTS', flight, queue .. ':' .. id), -1, 0 }
   if rank then

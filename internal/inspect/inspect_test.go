@@ -252,6 +252,27 @@ func TestInspectRunsUnderARate(t *testing.T) {
 	}
 }
 
+// The line of a scope takes turns with those of other asynq queues, if their tasks are served too.
+func TestInspectQueuesShareAScope(t *testing.T) {
+	t.Parallel()
+	p := start(t, tenants(t, []policy.Rule{{Name: "rate", Algorithm: policy.SlidingWindow, Limit: 2, Per: time.Hour}}, nil))
+	p.joins(slices.Concat(tasks("p", "q", 4), tasks("p", "r", 4))...)
+	starts := func(want ...time.Duration) {
+		t.Helper()
+		for i, w := range want {
+			s, err := p.Task(t.Context(), waitlist.Ref{Scope: "p", Queue: "r", ID: fmt.Sprint("p.r.", i)})
+			if err != nil || s.Expected.In < w || s.Expected.In > w+second {
+				t.Errorf("%d: %+v, %v", i, s, err)
+			}
+		}
+	}
+	starts(0, time.Hour, 2*time.Hour, 3*time.Hour)
+	s, err := p.scopes.Of("p")
+	must(t, err)
+	must(t, p.rdb.HSet(t.Context(), s.Prefix+"queues", "q", 0, "r", noon.UnixMicro()).Err())
+	starts(0, 0, time.Hour, time.Hour)
+}
+
 // A task of a scope that the policy pauses starts after the end of the pause by its rules, or never.
 func TestInspectPaused(t *testing.T) {
 	t.Parallel()
