@@ -105,7 +105,7 @@ race: ## The tests of packages whose goroutines meet, with the race detector; in
 	@# each program would wait a second at its end for goroutines to race
 	$(QUICK) GORACE="atexit_sleep_ms=0 $$GORACE" go $(GO_TEST) -race -skip $(COMPUTES) $(if $(filter ./...,$(PKG)),$(RACED),$(PKG))
 
-pictures: ## Take the pictures of docs/pictures: each screen of the page, with a live worker behind it
+pictures: ## Take pictures of each screen of the page, with a live worker behind it: docs/pictures; git has those that docs show
 	@test/setup.sh -browser
 	@mkdir -p docs/pictures
 	HEADWAY_PICTURES=$(CURDIR)/docs/pictures go -C test/browser test -count=1 -run TestScreens .

@@ -68,9 +68,9 @@ func shadowLeft(b *bench, scope string) int64 {
 
 var trial = policy.Rule{Name: "trial", Algorithm: policy.SlidingWindow, Limit: 2, Per: sec, Shadow: true}
 
-// "It decides and counts what it would have done, and stops nobody", beside a rule and
+// "It decides and counts what it would have done, and stops nothing", beside a rule and
 // alone. What it says is nobody's part of a decision.
-func TestShadowStopsNobody(t *testing.T) {
+func TestShadowStopsNothing(t *testing.T) {
 	t.Parallel()
 	account := policy.Rule{Name: "account", Algorithm: policy.TokenBucket, Limit: 100, Per: sec, Burst: 100}
 	for name, rules := range map[string][]policy.Rule{"beside a rule": {account, trial}, "alone": {trial}} {
