@@ -27,7 +27,7 @@ func loadPrices(ctx context.Context, path string, log *slog.Logger) (*llm.Prices
 	switch {
 	case err == nil:
 		p.OnUnknown = func(model string) {
-			log.WarnContext(ctx, "model has no price in -prices, or none for all of its tokens; charges stay as they were estimated", "model", diag.Clip(model))
+			log.WarnContext(ctx, "model has no price in -prices, or none for all of its tokens; charges in usd stay as they were estimated", "model", diag.Clip(model))
 		}
 		return p, nil
 	case errors.Is(err, limitsfile.ErrBusy), errors.Is(err, context.Canceled):

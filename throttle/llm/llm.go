@@ -101,9 +101,9 @@ func (m *Meter) take(values map[string][]byte) {
 	}
 }
 
-// Costs returns what the answer has used so far: the units of this package, USD among them if there are prices. known is false if the
-// answer does not say, or not yet, and if a model has no price; a charge then best stays as it was estimated. An answer with an error
-// status has cost no money, and of its tokens nothing is known.
+// Costs returns what the answer has used so far: the units of this package, USD among them if its model has a price. known is false if
+// the answer does not say, or not yet; a charge then best stays as it was estimated. An answer with an error status has cost no money,
+// and of its tokens nothing is known.
 func (m *Meter) Costs() (costs policy.Costs, known bool) {
 	if m.refuse {
 		return policy.Costs{USD: 0}, m.prices != nil
@@ -118,11 +118,12 @@ func (m *Meter) Costs() (costs policy.Costs, known bool) {
 	if n.reasoned {
 		costs[Reasoning] = n.reasoning
 	}
-	if m.prices == nil {
-		return costs, true
+	if m.prices != nil {
+		if cost, priced := m.prices.of(m.model, n); priced {
+			costs[USD] = cost
+		}
 	}
-	costs[USD], known = m.prices.of(m.model, n)
-	return costs, known
+	return costs, true
 }
 
 // Costs returns what an answer has used, by its body, and reads that to its end: a roundtrip.Transport.Settle. Of a document that is

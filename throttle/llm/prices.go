@@ -12,8 +12,8 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Price is what a model's tokens cost, in US dollars a million, by their kind: see Kinds. What was read from a cache costs as much as
-// input unless it has a price. Any other kind that an answer used and that has none leaves the answer without a price.
+// Price is what a model's tokens cost, in US dollars a million, by their kind: see Kinds. Input must have a price. What was read from a
+// cache costs as much unless it has another. Any other kind that an answer used and that has none leaves the answer without USD.
 type Price map[string]float64
 
 // The kinds of tokens that have a price.
@@ -44,8 +44,8 @@ const maxUnknown = 1000
 
 // Prices are what models cost. It is safe for concurrent use. Nil has no prices: it reads tokens alone.
 type Prices struct {
-	// OnUnknown is called once for each model that an answer names and that has no price: its charge stays as it was estimated. It must
-	// not block. Defaults to a warning in the log of slog.Default. Set it before the first answer.
+	// OnUnknown is called once for each model that an answer names and that has no price: its charge in USD stays as it was estimated. It
+	// must not block. Defaults to a warning in the log of slog.Default. Set it before the first answer.
 	OnUnknown func(model string)
 
 	exact    map[string]Price
@@ -60,6 +60,9 @@ type Prices struct {
 func NewPrices(models map[string]Price) (*Prices, error) {
 	p := &Prices{exact: maps.Clone(models), unknown: map[string]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(models)) {
+		if _, has := models[name][priceInput]; !has {
+			return nil, fmt.Errorf("llm: %s has no price of %s; write 0 if it costs nothing", diag.Quote(name), priceInput)
+		}
 		for kind, price := range models[name] {
 			if !slices.Contains(Kinds(), kind) {
 				return nil, fmt.Errorf("llm: %s: %s is no kind of tokens; write %s", diag.Quote(name), diag.Quote(kind), diag.OneOf(Kinds()))
@@ -90,7 +93,7 @@ func (p *Prices) price(model string) Price {
 }
 
 // of returns what an answer of a model has cost, in millionths of a dollar, rounded up.
-func (p *Prices) of(model string, n counts) (cost int64, known bool) {
+func (p *Prices) of(model string, n counts) (cost int64, priced bool) {
 	price := p.price(model)
 	if price == nil {
 		p.report(model)
@@ -126,6 +129,6 @@ func (p *Prices) report(model string) {
 	case p.OnUnknown != nil:
 		p.OnUnknown(model)
 	default:
-		slog.Warn("model has no price, or none for all of its tokens; charges stay as they were estimated", "model", diag.Clip(model))
+		slog.Warn("model has no price, or none for all of its tokens; charges in usd stay as they were estimated", "model", diag.Clip(model))
 	}
 }

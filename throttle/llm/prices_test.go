@@ -29,7 +29,7 @@ func TestPrices(t *testing.T) {
 	claude := strings.ReplaceAll(answers["anthropic"].body, "claude-sonnet-5", "claude-short-1")
 	for name, tt := range map[string]struct {
 		body string
-		want int64 // -1: not known
+		want int64 // -1: no price, so that the tokens alone are known
 	}{
 		"by its name":             {chat("gpt-5.5"), 1238}, // 900 × 1.25 + 100 × 0.125 + 10 × 10 = 1237.5
 		"the longest prefix":      {chat("gpt-5.5-2026-04-23"), 2100},
@@ -43,7 +43,8 @@ func TestPrices(t *testing.T) {
 		"an answer without model": {answers["gemini, stream as a list"].body, -1},
 	} {
 		costs, known := p.Costs(as(200, strings.NewReader(tt.body)))
-		if known != (tt.want >= 0) || known && costs[USD] != tt.want {
+		cost, priced := costs[USD]
+		if !known || costs[Tokens] == 0 || priced != (tt.want >= 0) || priced && cost != tt.want {
 			t.Errorf("%s: %v, %t, want %d", name, costs, known, tt.want)
 		}
 	}
@@ -57,7 +58,8 @@ func TestPrices(t *testing.T) {
 		t.Error("an error without prices is known")
 	}
 	for want, bad := range map[string]Price{
-		`"out" is no kind of tokens`: {"out": 1}, "input is -1; write US dollars": {"input": -1}, "0 to 1000": {"input": 1001}, "six decimals": {"input": 0.0000001},
+		`"out" is no kind of tokens`: {"input": 1, "out": 1}, "input is -1; write US dollars": {"input": -1}, "0 to 1000": {"input": 1001},
+		"six decimals": {"input": 0.0000001}, `"m" has no price of input`: {"output": 1},
 	} {
 		if _, err := NewPrices(map[string]Price{"m": bad}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", bad, err)

@@ -63,25 +63,27 @@ func (r *reader) models(root *yaml.Node) map[string]llm.Price {
 	if root == nil || !r.Is(whole, yaml.MappingNode, "", want) {
 		return nil
 	}
-	models, top := map[string]llm.Price{}, r.Fields(root, "")
-	if len(top) != 1 || top[0].Name != "prices" {
-		r.Add(diag.Start, "", "the file has other fields than prices; write "+want)
-		return nil
-	}
-	if !r.Is(top[0], yaml.MappingNode, top[0].Path, "models under it, such as gpt-5.5: "+example) {
-		return nil
-	}
-	for _, f := range r.Fields(top[0].Value, top[0].Path) {
-		if at := strings.IndexByte(f.Name, '*'); f.Name == "" || at >= 0 && at < len(f.Name)-1 {
-			r.Add(strictyaml.PlaceOf(f.Key), f.Path, "is no model's name; write one, with * at its end alone for all that begin so")
+	models := map[string]llm.Price{}
+	for _, top := range r.Fields(root, "") {
+		if top.Name != "prices" {
+			r.Add(strictyaml.PlaceOf(top.Key), top.Path, top.Label+" is not a field of the file; write "+want)
+		} else if r.Is(top, yaml.MappingNode, top.Path, "models under it, such as gpt-5.5: "+example) {
+			for _, f := range r.Fields(top.Value, top.Path) {
+				models[f.Name] = r.prices(f)
+			}
 		}
-		models[f.Name] = r.prices(f)
+	}
+	if len(models) == 0 && r.None() {
+		r.Add(diag.Start, "", "the file has no models; write "+want)
 	}
 	return models
 }
 
 // prices reads the prices of a model.
 func (r *reader) prices(model strictyaml.Field) llm.Price {
+	if at := strings.IndexByte(model.Name, '*'); model.Name == "" || at >= 0 && at < len(model.Name)-1 {
+		r.Add(strictyaml.PlaceOf(model.Key), model.Path, "is no model's name; write one, with * at its end alone for all that begin so")
+	}
 	if !r.Is(model, yaml.MappingNode, model.Path, "its prices, such as "+example) {
 		return nil
 	}
@@ -93,8 +95,8 @@ func (r *reader) prices(model strictyaml.Field) llm.Price {
 		}
 		price[f.Name] = r.price(f)
 	}
-	if len(model.Value.Content) == 0 {
-		r.Bad(model, model.Path, "has no prices; write them, such as %s", example)
+	if _, has := price["input"]; !has && 2*len(price) == len(model.Value.Content) { // else it is perhaps misspelt
+		r.Bad(model, model.Path, "has no price of input; write it, such as %s, and 0 if it costs nothing", example)
 	}
 	return price
 }

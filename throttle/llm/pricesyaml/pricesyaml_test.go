@@ -34,12 +34,14 @@ func TestFaults(t *testing.T) {
 		"{m: {input: }}":             "input is empty; write US dollars",
 		"{m: {input: 5000}}":         "input is 5000; write US dollars for a million tokens, 0 to 1000",
 		"{m: {input: 0.0000001}}":    "six decimals",
-		"{m: {}}":                    "m has no prices; write them, such as {input: 1.25, output: 10}",
+		"{m: {}}":                    "prices.m: m has no price of input; write it, such as {input: 1.25, output: 10}, and 0 if it costs nothing",
+		"{m: {output: 10}}":          "m has no price of input",
+		"{}":                         "prices.yaml:1:1: the file has no models; write prices: and models under it, such as gpt-5.5: {input: 1.25, output: 10}",
 		"{m: 5}":                     "m is the number 5; write its prices",
 		"{gpt-*-mini: {input: 1}}":   "is no model's name",
 		"{m: {input: 1}, m: {a: 1}}": "m is there already, on line 1",
 		"[m]":                        "prices is a list; write models",
-		"{}\nlimits: {}":             "the file has other fields than prices",
+		"{}\nlimits: {}":             "prices.yaml:2:1: limits: limits is not a field of the file; write prices: and models under it",
 	} {
 		if _, err := Parse("prices.yaml", []byte("prices: "+text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
