@@ -50,6 +50,8 @@ type Observer interface {
 	// Decided reports one decision, with the context of the request, how long the answer took, and its error, if any. d.Rules is
 	// set only if err is nil. took is 0 for a decision that made no call (Decision.Handed).
 	Decided(ctx context.Context, d Decision, took time.Duration, err error)
+	// Overspent reports the rules that Settle has charged more than before. They do not say what is left.
+	Overspent(rules []RuleState)
 	// Upstream reports a new effect of an API's answer that this process reported.
 	Upstream(change UpstreamChange)
 }
@@ -59,6 +61,9 @@ type NoObserver struct{}
 
 // Decided does nothing.
 func (NoObserver) Decided(context.Context, Decision, time.Duration, error) {}
+
+// Overspent does nothing.
+func (NoObserver) Overspent([]RuleState) {}
 
 // Upstream does nothing.
 func (NoObserver) Upstream(UpstreamChange) {}

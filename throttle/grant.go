@@ -75,6 +75,11 @@ func (g Grant) LeaseTime() time.Duration {
 	return g.renewed(shortest)
 }
 
+// Charged returns how many units the grant took from a rule at first, before any settlement.
+func (g Grant) Charged(r *RuleInfo) int64 {
+	return g.price.under(policy.Rule{Algorithm: r.Algorithm, Unit: r.Unit})
+}
+
 // Zero reports whether the grant took nothing.
 func (g Grant) Zero() bool { return g.id == "" }
 

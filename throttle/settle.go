@@ -101,6 +101,7 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 		return Settlement{}, wire.Unavailable(ctx, "settle with", g.scope, err)
 	}
 	var out Settlement
+	var over []RuleState
 	for i, r := range rules {
 		units, is := spent(p.Rules[i].Rule)
 		if !is {
@@ -109,6 +110,12 @@ func (l *Limiter) settle(ctx context.Context, g Grant, costs policy.Costs, settl
 		state := p.states[i]
 		out.Rules = append(out.Rules, SettledRule{Scope: state.Scope, Rule: state.Rule, Unit: state.Unit, Spent: units, Back: r.Back, Debt: r.Debt, Over: r.Over})
 		g.known.note(p.Rules[i], wire.Charged{Units: units - r.Over, Over: r.Over})
+		if r.Debt > 0 {
+			over = append(over, state)
+		}
+	}
+	if len(over) > 0 && l.cfg.Observer != nil {
+		l.cfg.Observer.Overspent(over)
 	}
 	return out, nil
 }

@@ -56,6 +56,8 @@ func (o deciding) Decided(ctx context.Context, d throttle.Decision, took time.Du
 	o.events.Decided(ctx, d, took, err)
 }
 
+func (o deciding) Overspent(rules []throttle.RuleState) { o.events.Overspent(rules) }
+
 func (o deciding) Upstream(change throttle.UpstreamChange) {
 	o.Metrics.Upstream(change)
 	o.events.Upstream(change)

@@ -216,49 +216,6 @@ func TestJump(t *testing.T) {
 	}
 }
 
-// A start that was granted ahead does not say what is left: the process asks, at most each ten seconds, and not once
-// the rule is known to be exhausted.
-func TestGrantedStarts(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
-		p := newProgram(t, rdb, hourly(t, 10), "", nil, nil)
-		other, err := throttle.New(rdb, hourly(t, 10), throttle.Config{})
-		must(t, err)
-		var d throttle.Decision
-		spend := func(n int) {
-			for range n {
-				d, err = other.Decide(t.Context(), throttle.Request{Scope: "p/a"})
-				must(t, err)
-			}
-		}
-		handed := func() {
-			for range 100 {
-				one := d
-				one.Handed = true
-				p.events.Decided(t.Context(), one, 0, nil)
-			}
-			pass(askPause)
-			synctest.Wait()
-		}
-		spend(5)
-		if handed(); len(p.seen(Threshold)) != 1 || p.seen(Threshold)[0].Percent != 50 {
-			t.Errorf("%+v", p.seen(Threshold))
-		}
-		spend(5)
-		if handed(); len(p.seen(Threshold)) != 1 {
-			t.Errorf("it asked again at once: %+v", p.seen(Threshold))
-		}
-		pass(askEvery)
-		if handed(); len(p.seen(Threshold)) != 2 || p.seen(Threshold)[1].Percent != 100 {
-			t.Errorf("%+v", p.seen(Threshold))
-		}
-		pass(askEvery)
-		asked := p.events.quotas.asked["p/a"]
-		if handed(); !p.events.quotas.asked["p/a"].Equal(asked) {
-			t.Error("it asks about what is exhausted")
-		}
-	})
-}
-
 // A pause is reported once until it ends, and a cut once in ten minutes.
 func TestUpstream(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {

@@ -18,8 +18,8 @@ const (
 	// shortestWindow is the shortest window of a rule whose thresholds are reported: a limit by the second is exhausted each second.
 	shortestWindow = time.Minute
 
-	// askEvery is how often a process asks what is left of a scope if its starts, granted ahead, do not say so. askPause is the time
-	// between two questions, and maxAsks how many wait.
+	// askEvery is how often a process asks what is left of a scope if starts, granted ahead, and settlements do not say so. askPause is
+	// the time between two questions, and maxAsks how many wait.
 	askEvery = 10 * time.Second
 	askPause = 500 * time.Millisecond
 	maxAsks  = 100
@@ -29,8 +29,14 @@ const (
 type quotas struct {
 	mu     sync.Mutex
 	passed map[quotaKey]passed
-	asked  map[string]time.Time // by scope
+	asked  map[string]question // by scope
 	asks   chan string
+}
+
+// question is what a process asks about a scope.
+type question struct {
+	at   time.Time      // the last time; the next time if that is to come
+	last throttle.Grant // of the last start: a rule is exhausted that has not as much left
 }
 
 type quotaKey struct{ scope, rule string }
@@ -50,7 +56,7 @@ func (e *Events) Decided(_ context.Context, d throttle.Decision, _ time.Duration
 		return
 	}
 	if d.Handed { // such a decision does not say what is left
-		e.wantLeft(d.Rules)
+		e.wantLeft(d.Rules, d.Grant)
 		return
 	}
 	for i := range d.Rules {
@@ -59,6 +65,9 @@ func (e *Events) Decided(_ context.Context, d throttle.Decision, _ time.Duration
 		}
 	}
 }
+
+// Overspent implements throttle.Observer.
+func (e *Events) Overspent(rules []throttle.RuleState) { e.wantLeft(rules, throttle.Grant{}) }
 
 // counts reports whether the thresholds of a rule are reported.
 func (e *Events) counts(r *throttle.RuleState) bool {
@@ -137,8 +146,9 @@ func pace(before, now passed, resets time.Time) time.Time {
 	return at
 }
 
-// wantLeft has askLeft ask what is left of a scope, if a threshold of its rules may be passed.
-func (e *Events) wantLeft(rules []throttle.RuleState) {
+// wantLeft has askLeft ask what is left of a scope, if a threshold of its rules may be passed: now, or as soon as it may ask again, since
+// no start may follow that would have it ask. last is the grant of a start, zero after a settlement.
+func (e *Events) wantLeft(rules []throttle.RuleState, last throttle.Grant) {
 	now := time.Now()
 	e.quotas.mu.Lock()
 	defer e.quotas.mu.Unlock()
@@ -152,17 +162,26 @@ func (e *Events) wantLeft(rules []throttle.RuleState) {
 		return
 	}
 	scope := rules[len(rules)-1].Scope // the innermost: all rules count there
-	if now.Sub(e.quotas.asked[scope]) < askEvery {
-		return
-	}
 	if e.quotas.asked == nil || len(e.quotas.asked) >= maxQuotas {
-		e.quotas.asked = map[string]time.Time{}
+		e.quotas.asked = map[string]question{}
 	}
-	select {
-	case e.quotas.asks <- scope:
-		e.quotas.asked[scope] = now
-	default: // it is asked about with a later start
+	next := e.quotas.asked[scope]
+	if !last.Zero() {
+		next.last = last
 	}
+	if !now.Before(next.at) {
+		next.at = next.at.Add(askEvery)
+		if next.at.Before(now) {
+			next.at = now
+		}
+		time.AfterFunc(next.at.Sub(now), func() {
+			select {
+			case e.quotas.asks <- scope:
+			default: // it is asked about with a later start
+			}
+		})
+	}
+	e.quotas.asked[scope] = next
 }
 
 // askLeft asks what is left of scopes whose starts do not say it.
@@ -171,10 +190,22 @@ func (e *Events) askLeft(ctx context.Context, limiter *throttle.Limiter) {
 		select {
 		case scope := <-e.quotas.asks:
 			if d, err := limiter.Peek(ctx, throttle.Request{Scope: scope}); err == nil {
+				e.lack(scope, d.Rules)
 				e.Decided(ctx, d, 0, nil)
 			}
 			sleep(ctx, askPause)
 		case <-ctx.Done():
 		}
+	}
+}
+
+// lack marks the rules of a scope that have less left than its last start took.
+func (e *Events) lack(scope string, rules []throttle.RuleState) {
+	e.quotas.mu.Lock()
+	defer e.quotas.mu.Unlock()
+	last := e.quotas.asked[scope].last
+	for i := range rules {
+		r := &rules[i]
+		r.Limited = r.Limited || r.Remaining < last.Charged(r.RuleInfo)
 	}
 }

@@ -38,6 +38,9 @@ func (m *Metrics) Decided(ctx context.Context, d throttle.Decision, took time.Du
 	}
 }
 
+// Overspent implements throttle.Observer.
+func (m *Metrics) Overspent([]throttle.RuleState) {}
+
 // Upstream implements throttle.Observer.
 func (m *Metrics) Upstream(c throttle.UpstreamChange) { m.signals.WithLabelValues(c.What).Inc() }
 
