@@ -63,6 +63,9 @@ type Result struct {
 	// AppScope is the lowest level of the task's scope that the policy restricts to some applications
 	// (Policy.Apps): the task waits for a worker of one of them. Empty if all may spend.
 	AppScope string
+	// Misspelt is a unit of the task's costs that no rule of its scope counts, and Meant the unit of a rule that is spelt alike. Both
+	// are empty if there is none.
+	Misspelt, Meant string
 	// Timeout is the run time that the task's own Timeout allows; 0 for no limit. Workers may allow less.
 	Timeout time.Duration
 	// Err is nil if Enqueued or Duplicate, an *InvalidError if Invalid, and otherwise wraps Redis's error.
@@ -162,7 +165,7 @@ func (c *Client) prepare(ctx context.Context, e Entry) *item {
 		t.ID, it.result.Random = uuid.NewString(), true
 	}
 	it.from = t
-	it.result.ID, it.result.Queue, it.result.AppScope, it.result.Timeout = t.ID, t.Queue, c.appScope(t), t.Timeout
+	c.describe(t, &it.result)
 	if c.cfg.Limiter != nil && t.Delay == 0 {
 		it.waiter = waitlist.Waiter{Scope: t.Scope, Queue: t.Queue, ID: t.ID, Cost: t.Cost, Costs: t.Costs, Priority: t.Priority}
 	}
@@ -195,15 +198,20 @@ func (c *Client) inForce() *policy.Policy {
 	return c.cfg.Policy
 }
 
-// appScope returns the lowest level of a task's scope that lists applications.
-func (c *Client) appScope(t Task) string {
+// describe fills in what a result says of a valid task.
+func (c *Client) describe(t Task, r *Result) {
+	r.ID, r.Queue, r.Timeout = t.ID, t.Queue, t.Timeout
 	pol := c.inForce()
 	scope, err := policy.ParseScope(t.Scope)
 	if pol == nil || err != nil {
-		return ""
+		return
 	}
 	_, level := pol.Apps(scope)
-	return level.String()
+	r.AppScope = level.String()
+	if len(t.Costs) > 0 {
+		rules, _ := pol.Match(scope)
+		r.Misspelt, r.Meant = t.Costs.Misspelt(rules)
+	}
 }
 
 // isSource reports whether an error comes from the source rather than from an entry.

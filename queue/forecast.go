@@ -68,7 +68,8 @@ func (f *forecast) result(ctx context.Context, c *Client, e Entry) (Result, erro
 		return r, nil
 	}
 	t := c.complete(e.Task)
-	r.State, r.ID, r.Queue, r.Random, r.AppScope, r.Timeout = Valid, t.ID, t.Queue, t.ID == "", c.appScope(t), t.Timeout
+	r.State, r.Random = Valid, t.ID == ""
+	c.describe(t, &r)
 	if !r.Random && f.repeats(t.Queue, t.ID) {
 		r.State = Duplicate
 		return r, nil

@@ -304,7 +304,11 @@ func (d *decoder) number(field string, low, high int64) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	switch {
 	case strings.ContainsAny(text, ".eE"):
-		d.found.add(field, "%s is not a whole number in plain digits, such as 1000", diag.Clip(text))
+		such := "1000"
+		if field == "cost."+policy.USD {
+			such = "20000 for 2 cents"
+		}
+		d.found.add(field, "%s is not a whole number in plain digits, such as %s", diag.Clip(text), such)
 	case err != nil && strings.HasPrefix(text, "-"):
 		d.found.add(field, "%s is below %d", diag.Clip(text), low)
 	case err != nil:

@@ -108,6 +108,7 @@ func TestParseLineRefuses(t *testing.T) {
 		"http without requests": {`{"type":"http","scope":"a","cost":{"requests":0,"tokens":1},"http":{"url":"https://api.example.com/"}}`, `cost: 0 requests; a task of type "http" sends one`},
 		"a bad unit":            {mail(`"cost":{"Tokens":1}`), `cost: unit "Tokens" is no unit's name; write lower-case letters, digits, '-' and '_'`},
 		"a bad amount":          {mail(`"cost":{"tokens":-1,"images":"2","x":1.5}`), `cost.tokens: -1 is below 0; cost.images: want a whole number, got a string; cost.x: 1.5 is not a whole number in plain digits, such as 1000`},
+		"dollars":               {mail(`"cost":{"usd":0.02}`), `cost.usd: 0.02 is not a whole number in plain digits, such as 20000 for 2 cents`},
 		"max wait a number":     {mail(`"max_wait":60`), `max_wait: want a string such as "90s", got a number`},
 		"delay unit":            {mail(`"delay":"5"`), `delay: "5" is no duration, such as 500ms, 90s, 24h or 30d`},
 		"timeout 0":             {mail(`"timeout":"0s"`), "timeout: 0 leaves no time to run; leave it out for the default"},

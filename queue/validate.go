@@ -111,7 +111,7 @@ func scopeFault(err error) Fault {
 func costFault(err *policy.CostError) Fault {
 	reason := fmt.Sprintf("%d can never pass: rule %q admits %d at most", err.Cost, err.Rule, err.Capacity)
 	if err.Unit != "" && err.Unit != policy.Requests {
-		reason = fmt.Sprintf("costs %d %s, and the most that rule %q can ever admit is %d", err.Cost, err.Unit, err.Rule, err.Capacity)
+		reason = fmt.Sprintf("costs %s, and the most that rule %q can ever admit is %s", policy.Amount(err.Cost, err.Unit), err.Rule, policy.Number(err.Capacity, err.Unit))
 	}
 	return Fault{Field: "cost", Err: err, Reason: reason + "; split the task, or raise the rule's burst or limit"}
 }

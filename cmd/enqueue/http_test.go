@@ -230,6 +230,22 @@ func TestLongTimeoutIsTold(t *testing.T) {
 	}
 }
 
+// docs/costs.md, "Names": enqueue warns once of a unit that is most likely misspelt, and enqueues the task.
+func TestMisspeltUnit(t *testing.T) {
+	t.Parallel()
+	url, _ := private(t)
+	limits := file(t, "limits.yaml", "limits: {llm: {rules: [{name: r, algorithm: sliding-window, limit: 1000, per: 1s, unit: tokens}]}}")
+	const warning = "a costs token, which no rule of its scope counts; did you mean tokens?\n"
+	line := `{"type":"t","id":"%s","scope":"llm","cost":{"token":5}}` + "\n"
+	lines := fmt.Sprintf(line, "a") + fmt.Sprintf(line, "b")
+	for _, flag := range []string{"-dry-run", "-json"} {
+		got := program(t, url, lines, "batch", "-limits", limits, flag, "-")
+		if got.code != 0 || strings.Count(got.stderr, "did you mean") != 1 || !strings.Contains(got.stderr, warning) {
+			t.Errorf("%s: %+v", flag, got)
+		}
+	}
+}
+
 // docs/tracing.md: "enqueue puts the context of the variables TRACEPARENT and TRACESTATE into each task. It warns once of a
 // malformed value, and ignores it."
 func TestTraceOfTheEnvironment(t *testing.T) {

@@ -244,7 +244,8 @@ type notes struct {
 	policy     *policy.Policy // nil for none
 	maxTimeout time.Duration  // after which workers end a run
 	scopes     map[string]bool
-	timeout    bool // whether a timeout was warned of
+	timeout    bool   // whether a timeout was warned of
+	misspelt   string // the last unit that was
 }
 
 // apps returns the applications that alone may run a task, nil for all.
@@ -260,8 +261,8 @@ func (n *notes) apps(r queue.Result) []string {
 	return apps
 }
 
-// warnings warns once that a timeout is longer than workers allow, and once for each level that only some applications may
-// run its tasks. Results in JSON have the applications, without a warning.
+// warnings warns once that a timeout is longer than workers allow, of a unit that is most likely misspelt, and once for each level that only
+// some applications may run its tasks. Results in JSON have the applications, without a warning.
 func (n *notes) warnings(r queue.Result, inJSON bool) (texts []string) {
 	if r.State != queue.Enqueued && r.State != queue.Valid {
 		return nil
@@ -270,6 +271,10 @@ func (n *notes) warnings(r queue.Result, inJSON bool) (texts []string) {
 		n.timeout = true
 		texts = append(texts, fmt.Sprintf("the timeout of %s is %s, but workers end a run after %s; if their -max-timeout is longer, give it to enqueue too",
 			cli.Quote(r.ID), r.Timeout, n.maxTimeout))
+	}
+	if r.Misspelt != n.misspelt && r.Misspelt != "" {
+		n.misspelt = r.Misspelt
+		texts = append(texts, fmt.Sprintf("%s costs %s, which no rule of its scope counts; did you mean %s?", cli.Quote(r.ID), cli.Quote(r.Misspelt), cli.Quote(r.Meant)))
 	}
 	apps := n.apps(r)
 	if apps == nil || inJSON || n.scopes[r.AppScope] || len(n.scopes) >= mostAppScopes {

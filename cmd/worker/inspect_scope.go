@@ -106,18 +106,19 @@ func ruleLines(rules []control.Rule) (lines [][2]string) {
 // ruleState says what is used and left of a rule; when it resets follows, if that is known.
 func ruleState(r control.Rule) string {
 	limit := r.Counts()
-	text := fmt.Sprintf("%d of %d used, %d left", r.Used, limit, r.Remaining)
+	n := func(n int64) string { return policy.Number(n, r.Unit) }
+	text := fmt.Sprintf("%s of %s used, %s left", n(r.Used), n(limit), n(r.Remaining))
 	switch r.Algorithm {
 	case policy.Concurrency:
 		text = fmt.Sprintf("%d of %d places taken, %d free", r.Used, limit, r.Remaining)
 	case policy.TokenBucket:
-		text = fmt.Sprintf("%d of a burst of %d used, %d left", r.Used, r.Limit, r.Remaining)
+		text = fmt.Sprintf("%s of a burst of %s used, %s left", n(r.Used), n(r.Limit), n(r.Remaining))
 	}
 	switch {
 	case r.VendorLimit > 0:
-		text += fmt.Sprintf("; the API has a limit of %d, %d apply", r.VendorLimit, r.Admits)
+		text += fmt.Sprintf("; the API has a limit of %s, %s apply", n(r.VendorLimit), n(r.Admits))
 	case r.Admits > 0:
-		text += fmt.Sprintf("; %d apply, from the API's answers", r.Admits)
+		text += fmt.Sprintf("; %s apply, from the API's answers", n(r.Admits))
 	}
 	if r.Waiting > 0 {
 		text += fmt.Sprintf("; %d waiting", r.Waiting)

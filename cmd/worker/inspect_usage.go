@@ -180,7 +180,7 @@ func (u *usageCommand) printTable(reports []usage.Report) {
 	units, sum := slices.Sorted(maps.Keys(all.ByUnit)), fmt.Sprintf("%d units", all.All.Units)
 	head := []string{"UNITS"}
 	for _, unit := range units {
-		sum += fmt.Sprintf(", %d %s", all.ByUnit[unit], cli.Quote(unit))
+		sum += ", " + cli.Quote(policy.Amount(all.ByUnit[unit], unit))
 		head = append(head, cli.Quote(strings.ToUpper(unit)))
 	}
 	u.out.Text(fmt.Sprintf("%s in %d tasks spent from %s since %s\n", sum, all.All.Tasks, scope, since))
@@ -196,7 +196,7 @@ func (u *usageCommand) printTable(reports []usage.Report) {
 		add := func(s usage.Sum, byUnit map[string]int64, spender ...string) {
 			row := []string{strconv.FormatInt(s.Units, 10)}
 			for _, unit := range units {
-				row = append(row, strconv.FormatInt(byUnit[unit], 10))
+				row = append(row, policy.Number(byUnit[unit], unit))
 			}
 			row = append(append(row, strconv.FormatInt(s.Tasks, 10)), spender...)
 			if u.by != "" {

@@ -287,7 +287,7 @@ func usedText(r policystore.Reset) string {
 	if r.Unit == policy.Requests {
 		return cli.Count(int(r.Used), "request", "requests")
 	}
-	return fmt.Sprintf("%d %s", r.Used, cli.Quote(r.Unit))
+	return cli.Quote(policy.Amount(r.Used, r.Unit))
 }
 
 // current returns the newest version and its limits at the server's time, which is noted.

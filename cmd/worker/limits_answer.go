@@ -146,7 +146,7 @@ func (r answerReport) text() string {
 		b.WriteString("; the call counts")
 	}
 	for _, unit := range slices.Sorted(maps.Keys(r.Costs)) {
-		fmt.Fprintf(&b, "; it has cost %d %s", r.Costs[unit], unit)
+		b.WriteString("; it has cost " + policy.Amount(r.Costs[unit], unit))
 	}
 	return b.String()
 }

@@ -113,6 +113,7 @@ func (p program) work(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return explain(ctx, err, url)
 	}
+	warnOfMoney(ctx, prices, rules, log)
 	runSchedules, err := newSchedules(rdb, schedules, rules, limits.Limiter(), o.app, o.outbound.AllowMethods, log)
 	if err != nil {
 		return err

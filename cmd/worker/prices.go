@@ -14,6 +14,19 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
+// warnOfMoney warns if a rule counts money and there are no prices.
+func warnOfMoney(ctx context.Context, prices *llm.Prices, rules *policy.Policy, log *slog.Logger) {
+	if prices != nil {
+		return
+	}
+	for pattern, r := range rules.Rules() {
+		if r.Unit == llm.USD && !r.Unlimited {
+			log.WarnContext(ctx, "rule counts usd, and -prices does not say what calls cost; charges stay as they were estimated", "scope", pattern, "rule", r.Name)
+			return
+		}
+	}
+}
+
 // loadPrices reads the file of -prices, when it is not being written any more; "" is none.
 func loadPrices(ctx context.Context, path string, log *slog.Logger) (*llm.Prices, error) {
 	if path == "" {

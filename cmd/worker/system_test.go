@@ -325,6 +325,9 @@ func TestFaultyPrices(t *testing.T) {
 	r.refuses(cli.ExitFailed, "worker: "+path+":1:14: prices.m.inptu: inptu is no kind of tokens", "try: correct these lines of "+path+"; nothing was started")
 	r = start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", limitsFile(t, someLimits), "-prices", path+"x")
 	r.refuses(cli.ExitFailed, "worker: there is no file of prices "+path+"x")
+	money := limitsFile(t, "limits: {openai: {answers: openai, rules: [{name: month, algorithm: calendar, limit: 50000000, resets: '@monthly', unit: usd}]}}")
+	r = start(t, with(newFakeSystem()), nil, "-redis", url, "-limits", money)
+	r.says(`msg="rule counts usd, and -prices does not say what calls cost; charges stay as they were estimated" scope=openai rule=month`)
 }
 
 // docs/limits.md: "A start that fails changes nobody's limits": the version in Redis stays, whatever the worker's own file is.

@@ -29,7 +29,7 @@ const (
 	Cached     = "cached-tokens"      // of the prompt that were read from the vendor's cache
 	CacheWrite = "cache-write-tokens" // of the prompt that were written to it
 	Reasoning  = "reasoning-tokens"   // of the answer that are not shown, as far as the vendor counts them apart
-	USD        = "usd"                // millionths of a US dollar; see Prices
+	USD        = policy.USD           // millionths of a US dollar; see Prices
 )
 
 // maxTokens is the largest number of tokens that is taken for one.

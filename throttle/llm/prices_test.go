@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // docs/llm.md, "Money": exact in millionths of a dollar, rounded up by answer; an unknown model is reported once, and keeps its estimate.
@@ -56,6 +58,10 @@ func TestPrices(t *testing.T) {
 	}
 	if _, known := Costs(as(500, strings.NewReader(chat("gpt-5.5")))); known {
 		t.Error("an error without prices is known")
+	}
+	costs, _ := p.Costs(as(200, strings.NewReader(answers["openai chat"].body)))
+	if units := policy.UsageUnits(); len(units) != len(costs) || slices.ContainsFunc(units, func(unit string) bool { _, is := costs[unit]; return !is }) {
+		t.Errorf("%v, want %v", costs, units)
 	}
 	for want, bad := range map[string]Price{
 		`"out" is no kind of tokens`: {"input": 1, "out": 1}, "input is -1; write US dollars": {"input": -1}, "0 to 1000": {"input": 1001},

@@ -7,10 +7,36 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Requests is the unit that a rule counts by default.
 const Requests = "requests"
+
+// USD is the unit of money: millionths of a US dollar.
+const USD = "usd"
+
+// Number returns n units for people to read, without the name of the unit: "1500", or "$0.02" for USD.
+func Number(n int64, unit string) string {
+	if unit == USD {
+		return "$" + strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64) // exact: n has 15 digits at most
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Amount is Number with the name of the unit: "1500 tokens", or "$0.02".
+func Amount(n int64, unit string) string {
+	if unit == USD {
+		return Number(n, unit)
+	}
+	return Number(n, unit) + " " + unit
+}
+
+// UsageUnits returns the units that answers of language models settle: see package llm.
+func UsageUnits() []string {
+	return []string{"tokens", "input-tokens", "output-tokens", "cached-tokens", "cache-write-tokens", "reasoning-tokens", USD}
+}
 
 // Costs is a cost by unit: {"requests": 1, "tokens": 1500}. Requests default to 1, and other units to 0. A rule counts its own
 // unit only. A rule whose unit costs 0 is neither asked nor charged. A concurrency rule counts one place.
@@ -34,6 +60,8 @@ func ParseCosts(text string) (Costs, error) {
 		n, err := strconv.ParseInt(number, 10, 64)
 		_, twice := costs[unit]
 		switch {
+		case unit == USD && err != nil:
+			return nil, fmt.Errorf("throttle: costs: %s is not a whole number, such as usd=20000 for 2 cents", quote(item))
 		case !found || err != nil || strings.HasPrefix(number, "+"):
 			return nil, fmt.Errorf("throttle: costs: %s is not a unit and a whole number, such as tokens=1500", quote(item))
 		case twice:
@@ -141,6 +169,21 @@ func (c Costs) Capped(bounds []MatchedRule) Costs {
 		capped[r.Unit] = most
 	}
 	return capped
+}
+
+// Misspelt returns a unit of the costs that none of the rules counts, and the unit of a rule that was most likely meant: one that is
+// spelt alike and that the costs do not name. Both are empty if there is none.
+func (c Costs) Misspelt(bounds []MatchedRule) (unit, meant string) {
+	var counted []string
+	for _, b := range bounds {
+		counted = append(counted, b.Rule.Unit)
+	}
+	for _, unit := range slices.Sorted(maps.Keys(c)) {
+		if meant := diag.Nearest(unit, counted); meant != "" && !slices.Contains(counted, unit) && c.Of(meant) == 0 {
+			return unit, meant
+		}
+	}
+	return "", ""
 }
 
 // CheckMatched returns a *CostError if a rule can never admit what charge returns for it, else nil. If there are several such

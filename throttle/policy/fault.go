@@ -54,7 +54,7 @@ func (e *CostError) Error() string {
 	}
 	reason := fmt.Sprintf("cost %d can never pass: rule %q admits %d at most", e.Cost, e.Rule, e.Capacity)
 	if e.Unit != "" && e.Unit != Requests {
-		reason = fmt.Sprintf("costs %d %s, and the most that rule %q can ever admit is %d", e.Cost, e.Unit, e.Rule, e.Capacity)
+		reason = fmt.Sprintf("costs %s, and the most that rule %q can ever admit is %s", Amount(e.Cost, e.Unit), e.Rule, Number(e.Capacity, e.Unit))
 	}
 	return "throttle: scope " + quote(e.Scope.text) + ": " + reason +
 		"; split the task, or raise the burst of a token bucket or the limit of another rule"

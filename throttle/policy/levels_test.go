@@ -243,6 +243,23 @@ func TestLint(t *testing.T) {
 			"llm tokens: counts tokens; tasks that do not say how many tokens they cost are not limited by it",
 			"llm tokens: has a burst of 1, and a task that costs more tokens can never pass; give it a burst of the largest task's cost",
 		}},
+		"units of language models": {`limits:
+  openai:
+    answers: openai
+    scopes:
+      "*": {rules: [{name: minute, algorithm: sliding-window, limit: 90000, per: 1m, unit: token}, {name: batch, algorithm: sliding-window, limit: 9, per: 1m, unit: rows}]}
+  llm:
+    rules:
+      - {name: minute, algorithm: sliding-window, limit: 90000, per: 1m, unit: token}
+      - {name: month, algorithm: calendar, limit: 50, resets: "@monthly", unit: usd}
+`, []string{
+			"llm minute: counts token; tasks that do not say how many token they cost are not limited by it",
+			"llm month: counts usd; tasks that do not say how many usd they cost are not limited by it",
+			"llm month: admits $0.00005, since usd are millionths of a dollar; 50 dollars are 50000000",
+			"openai/* minute: counts token; tasks that do not say how many token they cost are not limited by it",
+			"openai/* minute: counts token, which no answer of its API settles; did you mean tokens?",
+			"openai/* batch: counts rows; tasks that do not say how many rows they cost are not limited by it",
+		}},
 	} {
 		var got []string
 		for _, w := range mustParse(t, c.limits).Lint() {

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/headway-go/headway/internal/diag"
+	"github.com/headway-go/headway/throttle/upstream"
 )
 
 // Warning reports a part of a policy that is valid, but most likely a mistake.
@@ -56,6 +59,12 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 			if r.Algorithm == TokenBucket && r.Burst == defaultBurst {
 				warn("has a burst of %d, and a task that costs more %s can never pass; give it a burst of the largest task's cost", defaultBurst, r.Unit)
 			}
+			if meant := diag.Nearest(r.Unit, UsageUnits()); meant != "" && !slices.Contains(UsageUnits(), r.Unit) && p.readsUsage(path) {
+				warn("counts %s, which no answer of its API settles; did you mean %s?", r.Unit, meant)
+			}
+			if r.Unit == USD && 0 < r.Limit && r.Limit < leastMoney {
+				warn("admits %s, since usd are millionths of a dollar; %d dollars are %d", Amount(r.Limit, USD), r.Limit, r.Limit*1_000_000)
+			}
 		}
 		if of, ok := r.Resets.(interface{ Lacking() []time.Month }); ok && len(of.Lacking()) > 0 {
 			warn("resets on days that %s lack, and no period begins on them there; write L for the last day of a month", monthNames(of.Lacking()))
@@ -68,6 +77,15 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 		list = append(list, p.lint(n.Scopes[name], path+"/"+name)...)
 	}
 	return list
+}
+
+// leastMoney is a cent. A limit below was most likely meant in dollars.
+const leastMoney = 10_000
+
+// readsUsage reports whether answers to calls of a place say what they used of UsageUnits.
+func (p *Policy) readsUsage(pattern string) bool {
+	s, err := ParseScope(strings.ReplaceAll(pattern, anyName, anybody))
+	return err == nil && slices.ContainsFunc(p.Reader(s).Tables, func(t *upstream.Table) bool { return t.Usage })
 }
 
 func monthNames(months []time.Month) string {

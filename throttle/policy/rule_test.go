@@ -37,6 +37,7 @@ func TestParseCosts(t *testing.T) {
 		longUnit(33) + "=1":        `unit "` + longUnit(33) + `" is 33 bytes long; the most is 32`,
 		"tokens=1,a:b=1":           `unit "a:b" is no unit's name; write lower-case letters, digits, '-' and '_'`,
 		"t=1000000000001":          `1000000000001 t; write 0 to 1000000000000`,
+		"usd=0.02":                 `"usd=0.02" is not a whole number, such as usd=20000 for 2 cents`,
 		"t=9999999999999999999999": `"t=9999999999999999999999" is not a unit and a whole number, such as tokens=1500`,
 	} {
 		if got, err := ParseCosts(text); err == nil || err.Error() != "throttle: costs: "+want {
@@ -45,6 +46,34 @@ func TestParseCosts(t *testing.T) {
 	}
 	if _, err := ParseCosts(manyUnits(16)); err != nil {
 		t.Error(err)
+	}
+}
+
+// docs/llm.md, "Units": people read dollars.
+func TestAmount(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string]string{
+		"1500 tokens": Amount(1500, "tokens"), "$50": Amount(50_000_000, USD), "$0.000001": Number(1, USD), "$999999.999999": Amount(MaxLimit-1, USD), "$0": Number(0, USD), "7": Number(7, Requests),
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// docs/costs.md, "Names": a unit that no rule counts is most likely misspelt if it is like that of a rule which the costs lack.
+func TestMisspelt(t *testing.T) {
+	t.Parallel()
+	rules := []MatchedRule{{Rule: Rule{Unit: "requests"}}, {Rule: Rule{Unit: "tokens"}}, {Rule: Rule{Algorithm: Concurrency}}}
+	for want, all := range map[string][]Costs{
+		"token for tokens": {{"token": 5}, {"images": 1, "token": 5}},
+		" for ":            {nil, {"tokens": 5}, {"images": 1}, {"tokens": 5, "token": 5}, {"request": 1}},
+	} {
+		for _, costs := range all {
+			if unit, meant := costs.Misspelt(rules); unit+" for "+meant != want {
+				t.Errorf("%v: %s for %s", costs, unit, meant)
+			}
+		}
 	}
 }
 

@@ -511,7 +511,7 @@ func resetsText(resets []Reset) string {
 	var list []string
 	for _, r := range resets {
 		if r.Rule != "" {
-			list = append(list, fmt.Sprintf("%s: %d %s", r.Rule, r.Used, r.Unit))
+			list = append(list, r.Rule+": "+policy.Amount(r.Used, r.Unit))
 		}
 	}
 	return strings.Join(list, ", ")

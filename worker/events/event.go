@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Kind is what an event reports.
@@ -71,9 +73,9 @@ const named = 20
 func (e Event) sentence() string {
 	switch e.Kind {
 	case Threshold:
-		text := fmt.Sprintf("rule %s of %s has used %d %% of its %d %s", e.Rule, e.Scope, e.Percent, e.Limit, e.Unit)
+		text := fmt.Sprintf("rule %s of %s has used %d %% of its %s", e.Rule, e.Scope, e.Percent, policy.Amount(e.Limit, e.Unit))
 		if e.Percent == whole {
-			text = fmt.Sprintf("rule %s of %s is exhausted: %d of %d %s are used", e.Rule, e.Scope, e.Used, e.Limit, e.Unit)
+			text = fmt.Sprintf("rule %s of %s is exhausted: %s of %s are used", e.Rule, e.Scope, policy.Number(e.Used, e.Unit), policy.Amount(e.Limit, e.Unit))
 		} else if !e.ExhaustedAt.IsZero() {
 			text += ", and is exhausted at " + clock(e.ExhaustedAt) + " at this pace"
 		}

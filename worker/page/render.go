@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/worker/control"
 )
 
@@ -61,6 +62,7 @@ func (h *handler) functions() template.FuncMap {
 		"link":    h.link,
 		"asset":   func(name string) string { return h.cfg.Prefix + "/assets/" + name + "?v=" + assetVersion() },
 		"num":     number,
+		"units":   units,
 		"time":    momentOf,
 		"plural":  plural,
 		"columns": func(names ...string) []string { return names }, // those of numbers begin with "#"
@@ -105,6 +107,14 @@ func number(n any) string {
 		return "−" + digits
 	}
 	return digits
+}
+
+// units is number, and dollars for what counts money.
+func units(n int64, unit string) string {
+	if unit == policy.USD {
+		return policy.Number(n, unit)
+	}
+	return number(n)
 }
 
 func plural(n any, noun, plural string) string {
