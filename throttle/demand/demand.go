@@ -13,11 +13,14 @@ package demand
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"compress/flate"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"strings"
 
@@ -71,22 +74,19 @@ type Line struct {
 // ID returns how a record names a task: by a hash of its queue and id.
 func ID(queue, id string) string { return fmt.Sprintf("%016x", hash(queue+"/"+id)) }
 
-// Tenant returns the tenant of a scope that sampling goes by: its first two names.
-func Tenant(scope string) string {
-	if provider, rest, below := strings.Cut(scope, "/"); below {
-		name, _, _ := strings.Cut(rest, "/")
-		return provider + "/" + name
-	}
-	return scope
+// tenant returns the tenant of a scope that sampling goes by: its first two names.
+func tenant(scope string) string {
+	provider, rest, _ := strings.Cut(scope, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	return provider + "/" + name
 }
 
 func hash(text string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(text))
-	return h.Sum64()
+	sum := sha256.Sum256([]byte(text))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
-// ErrCut says that a record ends within a line or a block: its writer was killed. What comes before was read.
+// ErrCut says that a record is cut off or damaged within a line or a block. What comes before was read, and nothing behind it.
 var ErrCut = errors.New("demand: the record ends within a line")
 
 // LineError is a line that is none of a record.
@@ -104,74 +104,74 @@ const maxLine = 64 << 10
 // Read reads a record, in gzip or plain, and calls each with every line in order. The error is ErrCut, a *LineError, the error of r, or
 // that of each, which ends the reading. A line is valid only until each returns.
 func Read(r io.Reader, each func(*Line) error) error {
-	in := bufio.NewReaderSize(r, maxLine)
-	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+	in := bufio.NewReader(r)
+	lines := bufio.NewScanner(in)
+	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return cut(err)
 		}
-		in = bufio.NewReaderSize(z, maxLine)
+		lines = bufio.NewScanner(z)
 	}
+	lines.Buffer(nil, maxLine)
 	var line Line
-	for number := 1; ; number++ {
-		text, err := in.ReadSlice('\n')
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			return &LineError{number, fmt.Errorf("it is longer than %d bytes", maxLine)}
-		case errors.Is(err, io.EOF) && len(bytes.TrimSpace(text)) == 0:
-			return nil
-		case err != nil && !errors.Is(err, io.EOF):
-			return cut(err)
+	number := 1
+	for ; lines.Scan(); number++ {
+		text := lines.Bytes()
+		if len(bytes.TrimSpace(text)) == 0 {
+			continue
 		}
-		if len(bytes.TrimSpace(text)) > 0 {
-			line = Line{}
-			if bad := parse(text, &line); bad != nil && err != nil && number > 1 && !json.Valid(text) { // a last line without its end
-				return ErrCut
-			} else if bad != nil {
-				return &LineError{number, bad}
+		line = Line{}
+		if bad := line.parse(text); bad != nil {
+			if last := !json.Valid(text) && !lines.Scan(); last && (number > 1 || lines.Err() != nil) {
+				return cmp.Or(cut(lines.Err()), ErrCut)
 			}
-			if err := each(&line); err != nil {
-				return err
-			}
+			return &LineError{number, bad}
 		}
-		if err != nil {
-			return nil
+		if err := each(&line); err != nil {
+			return err
 		}
 	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return &LineError{number, fmt.Errorf("it is longer than %d bytes", maxLine)}
+	}
+	return cut(lines.Err())
 }
 
+// cut returns ErrCut for the errors of a block that is damaged or not whole.
 func cut(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+	for _, damage := range []error{io.ErrUnexpectedEOF, gzip.ErrHeader, gzip.ErrChecksum} {
+		if errors.Is(err, damage) {
+			return ErrCut
+		}
+	}
+	if errors.As(err, new(flate.CorruptInputError)) {
 		return ErrCut
 	}
 	return err
 }
 
 // parse reads one line, and checks what a replay depends on.
-func parse(text []byte, line *Line) error {
-	if err := json.Unmarshal(text, line); err != nil {
+func (l *Line) parse(text []byte) error {
+	if err := json.Unmarshal(text, l); err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	t := &line.Task
+	t := &l.Task
 	switch {
-	case line.V > Version:
-		return fmt.Errorf("it is of version %d; this program reads version %d", line.V, Version)
-	case line.V > 0:
+	case l.V > Version:
+		return fmt.Errorf("it is of version %d; this program reads version %d", l.V, Version)
+	case l.V > 0:
 		return nil
 	case t.Scope == "":
 		return errors.New("it has no scope")
 	case t.Cost < 0, t.Wanted < 0, t.Started < 0, t.Started > 0 && t.Ended < t.Started, t.Wanted == 0 && t.Started == 0:
 		return errors.New("its cost or its times cannot be: wanted or started in µs since 1970, and ended after started")
 	}
-	if _, err := policy.ParseScope(t.Scope); err != nil {
-		return err
-	}
+	_, err := policy.ParseScope(t.Scope)
 	for _, costs := range []policy.Costs{t.Costs, t.Used} {
-		if len(costs) > 0 {
-			if err := costs.CheckUnits(); err != nil {
-				return err
-			}
+		if err == nil && len(costs) > 0 {
+			err = costs.CheckUnits()
 		}
 	}
-	return nil
+	return err
 }

@@ -60,39 +60,58 @@ func one(i int) demand.Task {
 	return demand.Task{ID: demand.ID("default", fmt.Sprint(i)), Scope: fmt.Sprintf("p/t%d", i), Wanted: 1, Started: 2, Ended: int64(3 + i)}
 }
 
-// What is recorded is read again, from a file that is appended to, whether or not blocks were full.
+// toFile records tasks into a file, and returns all that it has then.
+func toFile(t *testing.T, path string, tasks ...demand.Task) []byte {
+	t.Helper()
+	file, err := demand.OpenFile(path, 1<<20)
+	must(t, err)
+	record(t, demand.Config{Out: file}, func(r *demand.Recorder) {
+		for _, task := range tasks {
+			r.Record(task)
+		}
+	})
+	must(t, file.Close())
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return text
+}
+
+func many(n int) (tasks []demand.Task) {
+	for i := range n {
+		tasks = append(tasks, one(i))
+	}
+	return tasks
+}
+
+// What is recorded is read again, from a file that is appended to, whether or not blocks were full. "A block that a crash has cut off is
+// removed first", and what is no record is left as it is.
 func TestRecordInAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "web-1.ndjson.gz")
-	full := demand.Task{
+	want := append([]demand.Task{{
 		ID: "ab", Scope: "p/a", Queue: "q", Cost: 2, Costs: policy.Costs{"tokens": 5}, Used: policy.Costs{"tokens": 0}, Priority: -1, Member: "key1", Retried: 3,
 		Wanted: 1, Started: 2, Ended: 3, Status: 429, Outcome: "deferred",
-	}
-	want := []demand.Task{full}
-	for i := range 2500 {
-		want = append(want, one(i))
-	}
-	for _, part := range [][]demand.Task{want[:1], want[1:]} {
-		file, err := demand.OpenFile(path, 1<<20)
-		must(t, err)
-		record(t, demand.Config{Out: file}, func(r *demand.Recorder) {
-			for _, task := range part {
-				r.Record(task)
-			}
-		})
-		must(t, file.Close())
-	}
-	file, err := os.Open(path)
-	must(t, err)
-	tasks, processes, err := lines(t, file)
+	}}, many(2500)...)
+	toFile(t, path, want[0])
+	whole := toFile(t, path, want[1:]...)
+	tasks, processes, err := lines(t, bytes.NewReader(whole))
 	if err != nil || !reflect.DeepEqual(tasks, want) {
 		t.Errorf("%d of %d tasks, %v", len(tasks), len(want), err)
 	}
 	if p := processes[0]; len(processes) != 4 || p.V != 1 || p.Process == "" || p.At != 7 || p.Slots != 32 || p.Limits != "ab" || p.End || !processes[1].End {
 		t.Errorf("%+v", processes)
 	}
-	if info, _ := file.Stat(); info.Mode().Perm() != 0o600 {
-		t.Errorf("the file's mode is %s", info.Mode())
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file's mode is %s, %v", info.Mode(), err)
+	}
+	must(t, os.Truncate(path, int64(len(whole)-9)))
+	tasks, _, err = lines(t, bytes.NewReader(toFile(t, path, one(9))))
+	if last := len(tasks) - 1; err != nil || last != 2000 || tasks[last].Scope != "p/t9" {
+		t.Errorf("behind a cut: %d tasks, %v", len(tasks), err)
+	}
+	must(t, os.WriteFile(path, []byte("limits: {}\n"), 0o600))
+	if _, err := demand.OpenFile(path, 1<<20); !errors.Is(err, demand.ErrNoRecord) {
+		t.Errorf("a file of limits is opened: %v", err)
 	}
 }
 
@@ -129,8 +148,7 @@ func TestRecordInRedis(t *testing.T) {
 		prefix := "record-" + name
 		for _, host := range []string{"p/a", "p/b"} {
 			record(t, demand.Config{Out: demand.ToRedis(rdb, prefix, 1<<20)}, func(r *demand.Recorder) {
-				for i := range 2000 {
-					task := one(i)
+				for _, task := range many(2000) {
 					task.Scope = host
 					r.Record(task)
 				}
@@ -143,12 +161,15 @@ func TestRecordInRedis(t *testing.T) {
 		if ttl := rdb.TTL(t.Context(), prefix+":{!record}").Val(); ttl < 7*24*time.Hour {
 			t.Errorf("%s: it expires in %s", name, ttl)
 		}
-		for range 400 {
-			_, err := demand.ToRedis(rdb, prefix, 1<<20).Write([]byte("block"))
-			must(t, err)
-		}
-		if n := rdb.XLen(t.Context(), prefix+":{!record}").Val(); n > 150 {
-			t.Errorf("%s: %d entries in 1 MB", name, n)
+		for size, most := range map[int]int64{10_000: 104, 500: 2000} { // in 1 MB
+			out := demand.ToRedis(rdb, prefix, 1<<20)
+			for range 2100 {
+				_, err := out.Write(make([]byte, size))
+				must(t, err)
+			}
+			if n := rdb.XLen(t.Context(), prefix+":{!record}").Val(); n < most/2 || n > most+100 {
+				t.Errorf("%s: %d blocks of %d bytes in 1 MB", name, n, size)
+			}
 		}
 		none, _, err := lines(t, demand.FromRedis(t.Context(), rdb, "none"))
 		if len(none) > 0 || err != nil {
@@ -256,20 +277,14 @@ func TestReadFaults(t *testing.T) {
 			t.Errorf("%.80q: %v", text, err)
 		}
 	}
-	path := filepath.Join(t.TempDir(), "record")
-	file, err := demand.OpenFile(path, 1<<20)
-	must(t, err)
-	record(t, demand.Config{Out: file}, func(r *demand.Recorder) {
-		for i := range 1500 {
-			r.Record(one(i))
-		}
-	})
-	text, err := os.ReadFile(path)
-	must(t, err)
+	text := toFile(t, filepath.Join(t.TempDir(), "record"), many(1500)...)
 	for _, size := range []int{3, 200, len(text) / 2, len(text) - 1} {
 		if tasks, _, err := lines(t, bytes.NewReader(text[:size])); !errors.Is(err, demand.ErrCut) || len(tasks) == 0 && size > 20_000 {
 			t.Errorf("%d of %d bytes: %d tasks, %v", size, len(text), len(tasks), err)
 		}
+	}
+	if _, _, err := lines(t, bytes.NewReader(append(text, "rest"...))); !errors.Is(err, demand.ErrCut) {
+		t.Errorf("behind it is something else: %v", err)
 	}
 }
 

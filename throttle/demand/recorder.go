@@ -21,6 +21,9 @@ import (
 // ErrFull says that an output takes no more.
 var ErrFull = errors.New("demand: the record has its largest size")
 
+// ErrNoRecord says that a file has something that no Recorder has written.
+var ErrNoRecord = errors.New("demand: the file is no record")
+
 // Config configures NewRecorder. Out is required.
 type Config struct {
 	// Out takes the record, in blocks of whole lines, each a member of gzip. A Recorder writes one after the other. After ErrFull it writes
@@ -38,7 +41,6 @@ const (
 	blockStays = 5 * time.Second // how long a block waits for more lines
 	processes  = time.Minute     // between two lines of a process
 	streamStay = 8 * 24 * time.Hour
-	blockBytes = 50 << 10 // of a block with all its lines, in Redis
 )
 
 // Recorder writes a record. It is safe for concurrent use.
@@ -55,7 +57,7 @@ type Recorder struct {
 
 // NewRecorder returns a Recorder. It does no I/O. The error names the field that is wrong.
 func NewRecorder(cfg Config) (*Recorder, error) {
-	cfg.Sample = cmp.Or(cfg.Sample, 1)
+	cfg.Sample, cfg.Logger = cmp.Or(cfg.Sample, 1), cmp.Or(cfg.Logger, slog.Default())
 	switch {
 	case cfg.Out == nil:
 		return nil, errors.New("demand: Config.Out is nil; see OpenFile and ToRedis")
@@ -73,14 +75,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 
 // Wants reports whether tasks of a scope are recorded. It costs a hash.
 func (r *Recorder) Wants(scope string) bool {
-	return r != nil && !r.stopped.Load() && (r.cfg.Sample == 1 || mix(hash(Tenant(scope))) < r.least)
-}
-
-// mix spreads the hashes of names that differ in their last bytes alone.
-func mix(h uint64) uint64 {
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
+	return r != nil && !r.stopped.Load() && (r.cfg.Sample == 1 || hash(tenant(scope)) < r.least)
 }
 
 // Record records a task, if Wants does. It does not block: a line that finds 20,000 others waiting is lost, and counted.
@@ -95,80 +90,72 @@ func (r *Recorder) Record(t Task) {
 	}
 }
 
-// Run writes the record until ctx ends, and then what was recorded by then. about returns the Slots, the Limits and the time of this
-// process; it may be nil.
+// Run writes the record until ctx ends, and then what was recorded by then. about returns the Slots and the Limits of this process; it may
+// be nil.
 func (r *Recorder) Run(ctx context.Context, about func() Process) {
-	log := cmp.Or(r.cfg.Logger, slog.Default())
-	flush, minute := time.NewTicker(blockStays), time.NewTicker(processes)
-	defer flush.Stop()
-	defer minute.Stop()
+	if about == nil {
+		about = func() Process { return Process{} }
+	}
+	flush, minute := time.Tick(blockStays), time.Tick(processes)
 	b := newBlock()
-	b.add(r.about(about, Process{}))
+	add := func(line any) {
+		if b.add(line); b.lines >= blockLines {
+			b = r.write(b)
+		}
+	}
+	add(r.of(about()))
 	for {
-		send := false
 		select {
 		case t := <-r.waiting:
-			b.add(t)
-			send = b.lines >= blockLines
-		case <-minute.C:
-			b.add(r.about(about, Process{}))
-		case <-flush.C:
-			send = b.lines > 0
+			add(t)
+		case <-minute:
+			add(r.of(about()))
+		case <-flush:
+			b = r.write(b)
 		case <-ctx.Done():
-			for more := true; more; {
-				select {
-				case t := <-r.waiting:
-					b.add(t)
-				default:
-					more = false
-				}
+			for len(r.waiting) > 0 {
+				add(<-r.waiting)
 			}
-			b.add(r.about(about, Process{End: true}))
-			r.write(b, log)
+			last := r.of(about())
+			last.End = true
+			b.add(last)
+			r.write(b)
 			return
 		}
-		if send {
-			r.write(b, log)
-			b = newBlock()
-		}
 	}
 }
 
-func (r *Recorder) about(of func() Process, p Process) Process {
-	now := p
-	if of != nil {
-		now = of()
-	}
-	now.V, now.Process, now.End, now.Full, now.Lost = Version, r.name, p.End, p.Full, r.lost.Load()
-	if now.At == 0 {
-		now.At = time.Now().UnixMicro()
-	}
+// of completes what is said of this process.
+func (r *Recorder) of(p Process) Process {
+	p.V, p.Process, p.Lost = Version, r.name, r.lost.Load()
+	p.At = cmp.Or(p.At, time.Now().UnixMicro())
 	if r.cfg.Sample < 1 {
-		now.Sample = r.cfg.Sample
+		p.Sample = r.cfg.Sample
 	}
-	return now
+	return p
 }
 
-// write writes a block. What cannot be written is lost.
-func (r *Recorder) write(b *block, log *slog.Logger) {
-	if r.stopped.Load() {
-		return
+// write writes a block, and returns the next one. What cannot be written is lost.
+func (r *Recorder) write(b *block) *block {
+	if b.lines == 0 || r.stopped.Load() {
+		return newBlock()
 	}
 	_, err := r.cfg.Out.Write(b.bytes())
 	switch {
 	case errors.Is(err, ErrFull):
 		r.stopped.Store(true)
 		last := newBlock()
-		last.add(r.about(nil, Process{Full: true, End: true}))
+		last.add(r.of(Process{Full: true, End: true}))
 		_, _ = r.cfg.Out.Write(last.bytes()) // a file has room for it
-		log.Error("the record of demand has its largest size: no further task is recorded", "process", r.name)
+		r.cfg.Logger.Error("the record of demand has its largest size: no further task is recorded", "process", r.name)
 	case err != nil:
 		r.lost.Add(int64(b.lines))
 		if r.writes {
-			log.Warn("cannot write the record of demand; tasks of the meantime will be missing", "error", err)
+			r.cfg.Logger.Warn("cannot write the record of demand; tasks of the meantime will be missing", "error", err)
 		}
 	}
 	r.writes = err == nil
+	return newBlock()
 }
 
 // block is some lines, in gzip.
@@ -198,55 +185,95 @@ func (b *block) bytes() []byte {
 
 // File is a record in a file.
 type File struct {
-	f    *os.File
-	left int64
+	f          *os.File
+	size, most int64
 }
 
-// room is left for the line that says that a file is full.
-const room = 1 << 10
+const (
+	room      = 1 << 10 // left for the line that says that a file is full
+	mostBlock = 4 << 20 // bytes of a block
+)
 
-// OpenFile opens the file of a record, or makes one that its owner alone may read. Blocks are added to what it has. It takes most bytes
-// in all. The errors are those of os.OpenFile, and ErrFull.
+// blockHeader is how each block begins.
+var blockHeader = newBlock().bytes()[:10]
+
+// OpenFile opens the file of a record, or makes one that its owner alone may read. Blocks are added to what it has; a last block that a
+// crash has cut off is removed. It takes most bytes in all. The errors are those of os.OpenFile, ErrNoRecord, and ErrFull.
 func OpenFile(path string, most int64) (*File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	has, err := f.Seek(0, io.SeekEnd)
-	if err != nil { // a pipe: it has no size
-		has = 0
+	size, err := wholeBlocks(f)
+	if err == nil && size+2*room > most {
+		err = ErrFull
 	}
-	if has+2*room > most {
+	if err != nil {
 		_ = f.Close()
-		return nil, ErrFull
+		return nil, err
 	}
-	return &File{f, most - has}, nil
+	return &File{f, size, most}, nil
+}
+
+// wholeBlocks returns the size of a record without a last block that is not whole, which it cuts off: nothing behind it could be read.
+func wholeBlocks(f *os.File) (size int64, err error) {
+	if size, err = f.Seek(0, io.SeekEnd); err != nil || size == 0 {
+		return 0, nil //nolint:nilerr // a pipe has no size
+	}
+	tail := make([]byte, min(size, mostBlock))
+	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
+		return 0, err
+	}
+	at := bytes.LastIndex(tail, blockHeader)
+	if at < 0 {
+		return 0, ErrNoRecord
+	}
+	z, err := gzip.NewReader(bytes.NewReader(tail[at:]))
+	if err == nil {
+		_, err = io.Copy(io.Discard, z) //nolint:gosec // a block of ours
+	}
+	if err != nil {
+		size -= int64(len(tail) - at)
+		return size, f.Truncate(size)
+	}
+	return size, nil
 }
 
 // Write adds a block, or returns ErrFull.
 func (f *File) Write(block []byte) (int, error) {
-	if size := int64(len(block)); size > f.left || size > room && size > f.left-room {
+	if left, size := f.most-f.size, int64(len(block)); size > left || size > room && size > left-room {
 		return 0, ErrFull
 	}
 	n, err := f.f.Write(block)
-	f.left -= int64(n)
-	return n, err
+	if err != nil { // a disk that is full takes a part
+		_ = f.f.Truncate(f.size)
+		return 0, err
+	}
+	f.size += int64(n)
+	return n, nil
 }
 
 // Close closes the file.
 func (f *File) Close() error { return f.f.Close() }
 
-// stream is a record in Redis.
+// stream is a record in Redis. Redis bounds the entries of a stream, and not their bytes: so many are kept as have most bytes if they are
+// as large as this process's have been of late.
 type stream struct {
 	rdb  redis.UniversalClient
 	key  string
-	most int64 // entries
+	most int64
+	mean int64 // bytes of an entry
 }
+
+const (
+	entryBytes = 100 // of an entry beside its block
+	lately     = 100 // entries
+)
 
 // ToRedis returns an output that keeps the newest part of the record of all processes in Redis: at most some `most` bytes, and for 8 days.
 // prefix is throttle.Config.Prefix, "hw" if it is empty. Each block is two commands, and waits for Redis for a second at most.
 func ToRedis(rdb redis.UniversalClient, prefix string, most int64) io.Writer {
-	return &stream{rdb, streamKey(prefix), max(1, most/blockBytes)}
+	return &stream{rdb: rdb, key: streamKey(prefix), most: most}
 }
 
 func streamKey(prefix string) string { return cmp.Or(prefix, "hw") + ":{!record}" }
@@ -254,8 +281,11 @@ func streamKey(prefix string) string { return cmp.Or(prefix, "hw") + ":{!record}
 func (s *stream) Write(block []byte) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	size := int64(len(block) + entryBytes)
+	s.mean = cmp.Or(s.mean, size)
+	s.mean += (size - s.mean) / lately
 	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.XAdd(ctx, &redis.XAddArgs{Stream: s.key, MaxLen: s.most, Approx: true, Values: []any{"z", block}})
+		p.XAdd(ctx, &redis.XAddArgs{Stream: s.key, MaxLen: max(1, s.most/s.mean), Approx: true, Values: []any{"z", block}})
 		p.Expire(ctx, s.key, streamStay)
 		return nil
 	})
