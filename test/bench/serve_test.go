@@ -25,13 +25,13 @@ import (
 // and Redis share the machine. A second row asks 30,000 times a second, which is what a server of two processors should answer within 2 ms.
 func BenchmarkServe(b *testing.B) {
 	measureDecisions(b, "decisions over HTTP, 64 connections, one rule", callers, func(rdb *redis.Client) []decider {
-		return []decider{byLimiter(b, rdb, "Headway in process", "p/", false), byHTTP(b, rdb)}
+		return []decider{byLimiter(b, rdb, "Headway in process", "p/", false), overHTTP(b, rdb), netHTTP(b)}
 	})
 	const paced = "decisions over HTTP, 64 connections, one rule, 30,000/s asked for"
 	b.Run(paced, func(b *testing.B) {
 		rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
 		defer func() { _ = rdb.Close() }()
-		d := byHTTP(b, rdb)
+		d := overHTTP(b, rdb)
 		var took []time.Duration
 		var spent time.Duration
 		for b.Loop() {
@@ -77,11 +77,28 @@ func atPace(b *testing.B, callers, rate int, decide func(context.Context, int) e
 	return all
 }
 
-// byHTTP asks a server by connections of its own, with little work for the client: what is measured is the server.
-func byHTTP(b *testing.B, rdb *redis.Client) decider {
+// overHTTP asks a server that decides.
+func overHTTP(b *testing.B, rdb *redis.Client) decider {
 	b.Helper()
 	handler, err := serve.New(serve.Config{Limiter: unreached(b, rdb, throttle.Config{})})
 	must(b, err)
+	return byHTTP(b, "Headway over HTTP", handler)
+}
+
+// netHTTP asks a server that reads a request and answers as ours does, always the same: it is what Go's net/http leaves room for.
+func netHTTP(b *testing.B) decider {
+	b.Helper()
+	answer := []byte(`{"allowed":true,"rule":"plan","rule_scope":"p/1/b","unit":"requests","limit":1000000,"remaining":999999,"reset_ms":86400000}` + "\n")
+	return byHTTP(b, "net/http alone, a constant answer", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+	}))
+}
+
+// byHTTP asks a server by connections of its own, with little work for the client: what is measured is the server.
+func byHTTP(b *testing.B, name string, handler http.Handler) decider {
+	b.Helper()
 	server := httptest.NewServer(handler)
 	b.Cleanup(server.Close)
 	requests := make([][]byte, manyKeys)
@@ -96,7 +113,7 @@ func byHTTP(b *testing.B, rdb *redis.Client) decider {
 		b.Cleanup(func() { _ = conn.Close() })
 		idle <- bufio.NewReadWriter(bufio.NewReader(conn), bufio.NewWriter(conn))
 	}
-	return decider{"Headway over HTTP", func(_ context.Context, i int) error {
+	return decider{name, func(_ context.Context, i int) error {
 		conn := <-idle
 		defer func() { idle <- conn }()
 		_, _ = conn.Write(requests[i]) // Flush returns its error
