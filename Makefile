@@ -53,7 +53,7 @@ GO_IN_ALL = test/modules.sh
 # The packages of the main module whose tests only make check runs: they take minutes, or more than a redis-server.
 CHECKED = ./test/faults
 # The packages whose goroutines meet, which race runs with the race detector.
-RACED = ./throttle ./throttle/policystore ./throttle/limitsfile ./throttle/usage ./throttle/roundtrip ./queue ./queue/schedule ./worker ./worker/events \
+RACED = ./throttle ./throttle/demand ./throttle/policystore ./throttle/limitsfile ./throttle/usage ./throttle/roundtrip ./queue ./queue/schedule ./worker ./worker/events \
 	./worker/page ./worker/internal/...
 # Tests in which one goroutine computes, such as miniredis interpreting Lua, and the longest of whole workers: under the race
 # detector they take ten times as long, more than a third of its time. make test runs them. Of patterns that match, go test

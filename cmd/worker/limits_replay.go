@@ -11,11 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/headway-go/headway/cmd/internal/cli"
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/throttle/demand"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/replay"
@@ -67,10 +69,10 @@ func (l *limitsCommand) replayRecords(ctx context.Context, words []string) error
 			return err
 		}
 	}
-	if record.Tasks() == 0 {
+	r := replay.Run(record, draft)
+	if r.Tasks == 0 {
 		return cli.Errorf("worker -limits limits.yaml -record "+cli.Quote(words[0]), "no task is recorded in %s", cli.QuoteList(words))
 	}
-	r := replay.Run(record, draft, replay.Config{})
 	l.printReplay(r)
 	return nil
 }
@@ -82,10 +84,8 @@ func (l *limitsCommand) readRecord(ctx context.Context, record *replay.Record, w
 		in = demand.FromRedis(ctx, l.rdb, "")
 	} else {
 		file, err := os.Open(word)
-		if errors.Is(err, os.ErrNotExist) {
-			return &cli.Error{What: "there is no record " + word, Try: cmp.Or(near(word), "worker -record "+cli.Quote(word)), Err: err}
-		} else if err != nil {
-			return &cli.Error{What: "cannot read the record: " + err.Error(), Err: err}
+		if err != nil {
+			return noRecord(word, err)
 		}
 		defer func() { _ = file.Close() }() // nothing was written
 		in = file
@@ -96,18 +96,30 @@ func (l *limitsCommand) readRecord(ctx context.Context, record *replay.Record, w
 		return &cli.Error{What: word + " is no record of demand: " + err.Error(), Try: "a file that worker -record has written", Err: err}
 	case errors.Is(err, replay.ErrTooMany):
 		return &cli.Error{What: plainly(err), Try: "fewer files, or -record-sample", Err: err}
+	case errors.Is(err, replay.ErrTwice):
+		return &cli.Error{What: word + ": " + plainly(err), Try: "each record once, copies aside", Err: err}
 	case err != nil && word != inRedis:
-		return &cli.Error{What: "cannot read the record: " + err.Error(), Err: err}
+		return noRecord(word, err)
 	}
 	return err
 }
 
-// near returns a file with a similar name, "" for none.
-func near(path string) string {
-	if like := fileLike(path); !strings.HasPrefix(like, "ls ") {
-		return like
+// noRecord says why a file cannot be read, and what may be meant.
+func noRecord(path string, err error) error {
+	e := &cli.Error{What: "cannot read the record: " + err.Error(), Err: err}
+	like := fileLike(path)
+	switch {
+	case errors.Is(err, syscall.EISDIR):
+		e.Try = path + "/*.ndjson.gz"
+	case !errors.Is(err, os.ErrNotExist):
+	case diag.Nearest(path, []string{inRedis}) != "":
+		e.What, e.Try = "there is no record "+path, inRedis
+	case strings.HasPrefix(like, "ls "):
+		e.What, e.Try = "there is no record "+path, "worker -record "+cli.Quote(path)
+	default:
+		e.What, e.Try = "there is no record "+path, like
 	}
-	return ""
+	return e
 }
 
 func (l *limitsCommand) printReplay(r replay.Report) {

@@ -57,9 +57,12 @@ func (g *givenRecord) open(rdb redis.UniversalClient, log *slog.Logger) (*demand
 		out = demand.ToRedis(rdb, "", g.megabytes<<20)
 	default:
 		file, err := demand.OpenFile(g.to, g.megabytes<<20)
-		if errors.Is(err, demand.ErrFull) {
+		switch {
+		case errors.Is(err, demand.ErrFull):
 			return nil, nil, cli.Errorf("another -record FILE, or a larger -record-mb", "-record %s has %d MB already", g.to, g.megabytes)
-		} else if err != nil {
+		case errors.Is(err, demand.ErrNoRecord):
+			return nil, nil, cli.Errorf("another -record FILE, which may be new", "-record: %s has something else than a record, which stays as it is", g.to)
+		case err != nil:
 			return nil, nil, &cli.Error{What: "-record: cannot write the record: " + err.Error(), Try: "a -record FILE in a directory that this user may write", Err: err}
 		}
 		out, done = file, func() { _ = file.Close() } // each block was written

@@ -33,7 +33,7 @@ func TestReplayCommand(t *testing.T) {
 		redistest.WaitFor(t, "all calls", bound, func() bool { return int(api.calls.Load()) == 20*(i+1) })
 		r.quits()
 		out, errs := ask(t, cli.ExitOK, "limits", "replay", "-redis", url, "-draft", limitsFile(t, fmt.Sprintf(draftLimits, 10)), to)
-		says(t, out, "recorded: 20 tasks of 2 scopes, from 20", "by 1 worker with 32 slots", "SCOPE  TASKS  WAIT P50", "!What the record cannot tell")
+		says(t, out, "recorded: 20 tasks of 2 scopes, from 20", "by 1 worker with 32 slots", "SCOPE  TASKS  WAIT P50", "not exact: rule p/*:tenant")
 		lines := strings.Split(out, "\n")
 		a, b := strings.Fields(lines[3]), strings.Fields(lines[4])
 		if errs != "" || a[0] != "p/a" || a[1] != "15" || !strings.HasPrefix(a[3], "1h") || a[6] != "10" || a[7] != "15" || a[9] != "p/*:tenant" || b[0] != "p/b" || b[8] != "0" {
@@ -53,7 +53,7 @@ func first(out, _ string) string { return out }
 // "-record-sample 10%", "-record-mb": what cannot be is refused, before anything is tried.
 func TestRecordFlags(t *testing.T) {
 	t.Parallel()
-	full := filepath.Join(t.TempDir(), "full")
+	full, other := filepath.Join(t.TempDir(), "full"), limitsFile(t, someLimits)
 	must(t, os.WriteFile(full, make([]byte, 1<<20), 0o600))
 	for line, want := range map[string]string{
 		"-record-sample 10%":            "-record-sample and -record-mb need -record",
@@ -68,6 +68,7 @@ func TestRecordFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		" -record /nowhere/record":           "worker: -record: cannot write the record: open /nowhere/record: no such file",
 		" -record " + full + " -record-mb 1": "has 1 MB already",
+		" -record " + other:                  other + " has something else than a record, which stays as it is",
 	} {
 		start(t, with(newFakeSystem()), nil, strings.Fields(good+line)...).refuses(cli.ExitFailed, want, "try: ")
 	}
@@ -83,18 +84,20 @@ func TestReplayFaults(t *testing.T) {
 		return path
 	}
 	draft, task := limitsFile(t, someLimits), `{"scope":"payments/a","wanted":1895918400000000}`+"\n"
-	good := write("good", task)
+	good, twice := write("good", task), write("twice", `{"v":1,"process":"a","at":1}`+"\n"+task)
 	for line, want := range map[string]string{
-		good:                                   "2 -draft is missing",
-		"-draft " + draft:                      "2 an argument is missing",
-		"-draft /nowhere/draft.yaml " + good:   "1 there is no limits file /nowhere/draft.yaml",
-		"-draft " + good + " " + good:          "1 correct these lines of " + good,
-		"-draft " + draft + " " + dir + "/goo": "1 there is no record " + dir + "/goo\ntry: " + good,
-		"-draft " + draft + " " + dir:          "1 cannot read the record: ",
-		"-draft " + draft + " " + draft:        "1 is no record of demand: line 1: invalid character",
-		"-draft " + draft + " " + write("later", task+`{"v":9}`):                     "1 line 2: it is of version 9",
-		"-draft " + draft + " " + write("empty", ""):                                 "1 no task is recorded in " + dir + "/empty",
-		"-draft " + draft + " -redis redis://127.0.0.1:1 redis":                      "1 nothing listens at 127.0.0.1:1",
+		good:                                                     "2 -draft is missing",
+		"-draft " + draft:                                        "2 an argument is missing",
+		"-draft /nowhere/draft.yaml " + good:                     "1 there is no limits file /nowhere/draft.yaml",
+		"-draft " + good + " " + good:                            "1 correct these lines of " + good,
+		"-draft " + draft + " " + dir + "/goo":                   "1 there is no record " + dir + "/goo\ntry: " + good,
+		"-draft " + draft + " " + dir:                            "1 is a directory\ntry: " + dir + "/*.ndjson.gz",
+		"-draft " + draft + " rdis":                              "1 there is no record rdis\ntry: redis",
+		"-draft " + draft + " " + twice + " " + twice:            "1 " + twice + ": this record is read a second time",
+		"-draft " + draft + " " + draft:                          "1 is no record of demand: line 1: invalid character",
+		"-draft " + draft + " " + write("later", task+`{"v":9}`): "1 line 2: it is of version 9",
+		"-draft " + draft + " " + write("empty", ""):             "1 no task is recorded in " + dir + "/empty",
+		"-draft " + draft + " -redis redis://127.0.0.1:1 redis":  "1 nothing listens at 127.0.0.1:1",
 		"-draft " + draft + " " + write("cut", strings.Repeat(task, 2)+`{"scope":"`): "0",
 	} {
 		code, part, _ := strings.Cut(want, " ")
@@ -103,7 +106,7 @@ func TestReplayFaults(t *testing.T) {
 			t.Errorf("%s: %s%s", line, out, errs)
 		}
 		if part == "" {
-			says(t, out, "recorded: 2 tasks of 1 scope, from 2030-01-29T12:00:00.000Z", "What the record cannot tell", "1 process did not end its record")
+			says(t, out, "recorded: 2 tasks of 1 scope, from 2030-01-29T12:00:00.000Z", "What the record cannot tell", "cut off or damaged: 1.")
 		}
 	}
 }

@@ -76,7 +76,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	if err := recorded.Read(&text); err != nil {
 		return err
 	}
-	report := replay.Run(recorded, rate(10), replay.Config{})
+	report := replay.Run(recorded, rate(10))
 	acme := report.Scopes[0]
 	fmt.Fprintf(out, "%d tasks of %s waited %.0fs at most; at half of the limit it is %.0fs, for %s\n",
 		acme.Tasks, acme.Scope, acme.Were.Most.Round(time.Second).Seconds(), acme.Waits.Most.Round(time.Second).Seconds(), acme.Rule)

@@ -138,7 +138,7 @@ func waitsOf(t *testing.T, r *replay.Record, draft string) (waits, were map[stri
 	limits, err := limitsyaml.Parse("draft.yaml", []byte(draft))
 	must(t, err)
 	waits, were = map[string]replay.Waits{}, map[string]replay.Waits{}
-	report := replay.Run(r, limits, replay.Config{})
+	report := replay.Run(r, limits)
 	for _, s := range report.Scopes {
 		waits[s.Scope], were[s.Scope] = s.Waits, s.Were
 		if s.Refused+s.Stuck > 0 {
@@ -162,8 +162,8 @@ func TestReplayIsWhatWas(t *testing.T) {
 				long(t)
 			}
 			full, tasks := recordRun(t, recorded(2), plain)
-			if full.Tasks() != tasks {
-				t.Errorf("%d of %d tasks were recorded", full.Tasks(), tasks)
+			if n := replay.Run(full, policy.PerSecond("p", 1)).Tasks; n != tasks {
+				t.Errorf("%d of %d tasks were recorded", n, tasks)
 			}
 			waits, were := waitsOf(t, full, recorded(2))
 			near(t, "the same limits", waits, were)

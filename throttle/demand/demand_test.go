@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,9 +185,9 @@ func TestRecordNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		var log bytes.Buffer
-		fails := true
+		var works atomic.Bool
 		out := output(func(b []byte) (int, error) {
-			if fails {
+			if !works.Load() {
 				return 0, io.ErrClosedPipe
 			}
 			return text.Write(b)
@@ -199,7 +200,7 @@ func TestRecordNeverBlocks(t *testing.T) {
 			<-time.After(11 * time.Second) // two blocks fail
 			r.Record(one(1))
 			<-time.After(6 * time.Second)
-			fails = false
+			works.Store(true)
 			r.Record(one(2))
 		})
 		tasks, processes, err := lines(t, &text)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"time"
@@ -66,7 +67,7 @@ func NewRecorder(cfg Config) (*Recorder, error) {
 	}
 	host, _ := os.Hostname()
 	r := &Recorder{cfg: cfg, least: math.MaxUint64, waiting: make(chan Task, maxWaiting), writes: true}
-	r.name = fmt.Sprintf("%s:%d:%04x", cmp.Or(host, "unknown"), os.Getpid(), time.Now().UnixNano()&math.MaxUint16)
+	r.name = fmt.Sprintf("%s:%d:%04x", cmp.Or(host, "unknown"), os.Getpid(), rand.N(1<<16)) //nolint:gosec // a name
 	if cfg.Sample < 1 {
 		r.least = uint64(cfg.Sample * math.MaxUint64)
 	}
@@ -204,9 +205,14 @@ func OpenFile(path string, most int64) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, err := wholeBlocks(f)
-	if err == nil && size+2*room > most {
+	size, err := f.Seek(0, io.SeekEnd)
+	switch {
+	case err != nil: // a pipe has no size
+		size, err = 0, nil
+	case size+2*room > most:
 		err = ErrFull
+	case size > 0:
+		size, err = wholeBlocks(f, size)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -215,11 +221,8 @@ func OpenFile(path string, most int64) (*File, error) {
 	return &File{f, size, most}, nil
 }
 
-// wholeBlocks returns the size of a record without a last block that is not whole, which it cuts off: nothing behind it could be read.
-func wholeBlocks(f *os.File) (size int64, err error) {
-	if size, err = f.Seek(0, io.SeekEnd); err != nil || size == 0 {
-		return 0, nil //nolint:nilerr // a pipe has no size
-	}
+// wholeBlocks cuts off a last block that is not whole, since nothing behind it could be read, and returns the size of the record then.
+func wholeBlocks(f *os.File, size int64) (int64, error) {
 	tail := make([]byte, min(size, mostBlock))
 	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
 		return 0, err

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"math"
-	"math/big"
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
@@ -22,20 +21,20 @@ type counter interface {
 }
 
 func newCounter(b policy.MatchedRule, tolerance time.Duration) counter {
-	if b.Paused() {
-		return pause{b.Until}
-	}
 	r := b.Rule
-	if r.Algorithm == policy.Calendar {
-		return &calendar{rule: r, slack: min(tolerance+r.Margin, 30*time.Second).Microseconds()}
-	}
-	switch kind, n := wire.Numbers(r, tolerance, time.Time{}); kind {
-	case 'T':
+	switch kind, n := wire.Numbers(r, tolerance, time.Unix(0, 0)); {
+	case b.Paused() && b.Until.IsZero():
+		return &places{free: never}
+	case b.Paused():
+		return &places{free: b.Until.UnixMicro()}
+	case kind == 'T':
 		return &bucket{p: n[0], q: n[1], burst: n[2], slack: n[3], low: never}
-	case 'S':
+	case kind == 'S':
 		return &window{limit: n[0], per: n[1], grain: n[2], slack: n[3]}
+	case kind == 'K':
+		return &calendar{rule: r, slack: n[4]}
 	}
-	return &places{limit: r.Limit}
+	return &places{limit: r.Limit, free: never}
 }
 
 // bucket drains p parts a microsecond, of which q are a unit. x is its level at the latest start, and low the least level that charges
@@ -217,7 +216,8 @@ func (k *calendar) charge(now, c int64) {
 	k.roll(now)
 	k.wasPaced, k.last = k.paced, now
 	if left := k.rule.Limit + k.carry() - k.count; k.rule.Spread && left > 0 {
-		k.paced = now + ceil(k.to-k.slack-now, c, left)
+		gap, rest := wire.MulDiv(max(0, k.to-k.slack-now), c, left)
+		k.paced = now + gap + min(rest, 1)
 	}
 	k.count += c
 }
@@ -236,37 +236,18 @@ func (k *calendar) settle(now, start, more int64) {
 	}
 }
 
-// ceil returns a·b/c rounded up.
-func ceil(a, b, c int64) int64 {
-	q, rest := new(big.Int).QuoRem(new(big.Int).Mul(big.NewInt(a), big.NewInt(b)), big.NewInt(c), new(big.Int))
-	return q.Int64() + int64(rest.Sign())
-}
-
-// places are those of runs. Each start takes one, and run frees it.
-type places struct{ limit, running int64 }
+// places are those of runs: each start takes one, and the end of the run frees it. A pause is without places until a moment.
+type places struct{ limit, running, free int64 }
 
 func (p *places) fit(now, _ int64) int64 {
 	if p.running < p.limit {
 		return now
 	}
-	return never
+	return max(now, p.free)
 }
 
-func (p *places) charge(int64, int64)        { p.running++ }
-func (p *places) settle(int64, int64, int64) {}
-
-// pause is one of the draft.
-type pause struct{ until time.Time }
-
-func (p pause) fit(now, _ int64) int64 {
-	if p.until.IsZero() {
-		return never
-	}
-	return max(now, p.until.UnixMicro())
-}
-
-func (pause) charge(int64, int64)        {}
-func (pause) settle(int64, int64, int64) {}
+func (p *places) charge(_, c int64)       { p.running += c }
+func (p *places) settle(_, _, more int64) { p.running += more }
 
 // rule is a rule of the draft, at the level at which it counts.
 type rule struct {
@@ -279,28 +260,46 @@ type rule struct {
 	until int64
 }
 
-// fit asks the counter while the rule applies. When its hours are over, it must be asked again.
+// fit asks the counter. When the rule's hours are over, it must be asked again.
 func (r *rule) fit(now, c int64) int64 {
-	if r.of.Rule.Active == nil {
-		return r.counter.fit(now, c)
+	at := r.counter.fit(now, c)
+	if r.of.Rule.Active != nil {
+		at = min(at, r.until)
 	}
-	if now < r.since || now >= r.until {
-		holds, from, until := r.of.Rule.ActiveAt(time.UnixMicro(now))
-		r.holds, r.since, r.until = holds, from.UnixMicro(), until.UnixMicro()
-	}
-	if !r.holds {
-		return now
-	}
-	return min(r.counter.fit(now, c), r.until)
+	return at
 }
 
-// cost returns how many units of the rule a task takes.
-func (r *rule) cost(t *task, costs policy.Costs) int64 {
-	switch {
-	case r.of.Paused() || r.of.Rule.Algorithm == policy.Concurrency:
+// applies reports whether the rule counts what starts at a moment.
+func (r *rule) applies(at int64) bool {
+	if r.of.Rule.Active == nil {
+		return true
+	}
+	if at < r.since || at >= r.until {
+		holds, from, until := r.of.Rule.ActiveAt(time.UnixMicro(at))
+		r.holds, r.since, r.until = holds, from.UnixMicro(), until.UnixMicro()
+	}
+	return r.holds
+}
+
+// cost returns how many units of the rule a task takes that starts at a moment.
+func (r *rule) cost(t *task, costs policy.Costs, at int64) int64 {
+	switch of := r.of.Rule; {
+	case !r.applies(at):
+		return 0
+	case r.of.Paused() || of.Algorithm == policy.Concurrency:
 		return 1
 	case costs != nil:
-		return costs.Of(r.of.Rule.Unit)
+		return costs.Of(of.Unit)
 	}
 	return t.cost
+}
+
+// recovers is how long after a moment the rule is as if unused, if all that it admits was spent then; never if no clock tells.
+func (r *rule) recovers(at int64) int64 {
+	full, all := newCounter(r.of, 0), r.of.Rule.Capacity()
+	full.charge(at, all)
+	if free := full.fit(at, all); free < never {
+		return free - at
+	}
+	return never
 }

@@ -63,11 +63,7 @@ func against(t *testing.T, rule policy.Rule, random *rand.Rand, pad time.Duratio
 		}
 		path := []reference.Charge{charge}
 		if last != "" && random.IntN(4) == 0 { // what was charged last comes back whole
-			if p, is := mine.(*places); is {
-				p.running--
-			} else {
-				mine.settle(now, start, -units)
-			}
+			mine.settle(now, start, -units)
 			world.Refund(now, last, path)
 			last = ""
 		}

@@ -4,7 +4,7 @@
 //	record := replay.NewRecord()
 //	err := record.Read(file)
 //	…
-//	report := replay.Run(record, draft, replay.Config{})
+//	report := replay.Run(record, draft)
 //
 // Source: docs/replay.md#what-is-simulated
 package replay
@@ -38,7 +38,7 @@ type Record struct {
 	sample    float64
 	cut       int // inputs that end within a line
 
-	unseen, refused, failed, limited, unended int
+	unseen, refused, failed, limited int
 }
 
 // scope is a recorded scope.
@@ -57,17 +57,16 @@ type task struct {
 	cost                   int64
 	priority               int32
 	deferred               bool
-	start                  int64 // of a run; 0: none
-	by                     string
+
+	charge policy.Costs // of a run: costs, as the draft caps them
+	start  int64        // 0: none
+	by     string       // what it has waited for, or is refused by
 }
 
-// process is what is known of a process that recorded.
+// process is the first moment of a process that recorded, and what its lines say together.
 type process struct {
-	from, to int64
-	slots    int
-	lost     int64
-	ended    bool
-	full     bool
+	from int64
+	demand.Process
 }
 
 // NewRecord returns a Record without demand.
@@ -77,25 +76,22 @@ func NewRecord() *Record {
 	}
 }
 
-// Tasks returns how many attempts of tasks were read.
-func (r *Record) Tasks() int {
-	r.join()
-	return len(r.tasks)
-}
-
-// ErrTooMany says that a record has more tasks than a replay computes.
-var ErrTooMany = errors.New("replay: the record has more than 20 million tasks; replay a part of it")
+// ErrTooMany says that a record has more tasks than a replay computes, and ErrTwice that it was read before.
+var (
+	ErrTooMany = errors.New("replay: the record has more than 20 million tasks; replay a part of it")
+	ErrTwice   = errors.New("replay: this record is read a second time")
+)
 
 const maxTasks = 20_000_000
 
-// Read adds what r has. A record that ends within a line is noted, and is no error. The others are those of demand.Read, and ErrTooMany.
+// Read adds what r has. A record that ends within a line is noted, and is no error. The others are those of demand.Read, ErrTooMany, and
+// ErrTwice.
 func (r *Record) Read(in io.Reader) error {
 	err := demand.Read(in, func(l *demand.Line) error {
-		if l.V > 0 {
-			r.process(&l.Process)
-			return nil
-		}
-		if len(r.tasks) == maxTasks {
+		switch {
+		case l.V > 0:
+			return r.process(&l.Process)
+		case len(r.tasks) == maxTasks:
 			return ErrTooMany
 		}
 		r.task(&l.Task)
@@ -108,14 +104,16 @@ func (r *Record) Read(in io.Reader) error {
 	return err
 }
 
-func (r *Record) process(l *demand.Process) {
+func (r *Record) process(l *demand.Process) error {
 	p := r.processes[l.Process]
 	if p == nil {
 		p = &process{from: l.At}
 		r.processes[l.Process] = p
+	} else if l.At == p.from {
+		return ErrTwice
 	}
-	p.from, p.to = min(p.from, l.At), max(p.to, l.At)
-	p.slots, p.lost, p.ended, p.full = max(p.slots, l.Slots), max(p.lost, l.Lost), p.ended || l.End, p.full || l.Full
+	p.from = min(p.from, l.At)
+	p.At, p.Slots, p.Lost, p.End, p.Full = max(p.At, l.At), max(p.Slots, l.Slots), max(p.Lost, l.Lost), p.End || l.End, p.Full || l.Full
 	if l.Limits != "" {
 		r.limits[l.Limits] = true
 	}
@@ -123,13 +121,11 @@ func (r *Record) process(l *demand.Process) {
 		r.sample = min(r.sample, l.Sample)
 	}
 	r.spans(l.At, l.At)
+	return nil
 }
 
 func (r *Record) spans(from, to int64) {
-	if r.from == 0 || from < r.from {
-		r.from = from
-	}
-	r.to = max(r.to, to)
+	r.from, r.to = min(cmp.Or(r.from, from), from), max(r.to, to)
 }
 
 // task adds a line of a task.
@@ -151,20 +147,16 @@ func (r *Record) task(l *demand.Task) {
 		r.scopes = append(r.scopes, t.scope)
 	}
 	t.deferred = l.Outcome == "deferred"
-	r.queues[l.Queue], r.joined = true, false
-	r.tasks = append(r.tasks, t)
-	r.count(l)
-}
-
-func (r *Record) count(l *demand.Task) {
 	switch {
 	case l.Outcome == demand.Refused:
 		r.refused++
-	case l.Outcome == "deferred", l.Status == 429:
+	case t.deferred, l.Status == 429:
 		r.limited++
 	case l.Outcome == "failed", l.Outcome == "lost":
 		r.failed++
 	}
+	r.queues[l.Queue], r.joined = true, false
+	r.tasks = append(r.tasks, t)
 }
 
 // join makes one task of the lines about one attempt, which several processes may have written, and orders tasks by when they wanted to
@@ -208,16 +200,11 @@ func (r *Record) join() {
 	for _, s := range r.scopes {
 		s.tasks = s.tasks[:0]
 	}
-	if n > 0 && r.to == 0 { // of tasks that wait alone
+	if n > 0 && len(r.processes) == 0 { // no line says when it began
 		r.spans(r.tasks[0].wanted, r.tasks[n-1].wanted)
 	}
-	r.unended = 0
-	for i := range r.tasks {
-		t := &r.tasks[i]
+	for i, t := range r.tasks {
 		t.scope.tasks = append(t.scope.tasks, int32(i)) //nolint:gosec // maxTasks
-		if t.waits() {
-			r.unended++
-		}
 	}
 }
 
@@ -225,31 +212,7 @@ func (r *Record) join() {
 func (t *task) waits() bool { return t.started == 0 && t.ended == 0 }
 
 // time is when the line was known.
-func (t *task) time() int64 {
-	if t.started > 0 {
-		return t.started
-	}
-	return cmp.Or(t.ended, t.wanted)
-}
-
-// slots returns the changes of how many slots there are, by time: none where a process does not say.
-func (r *Record) slots() (changes []change) {
-	const beat = 2 * int64(time.Minute/time.Microsecond) // a process that did not end is gone after it
-	for _, name := range slices.Sorted(maps.Keys(r.processes)) {
-		p := r.processes[name]
-		if p.slots == 0 {
-			return nil
-		}
-		changes = append(changes, change{p.from, p.slots})
-		if p.ended && p.to < r.to {
-			changes = append(changes, change{p.to, -p.slots})
-		} else if p.to+beat < r.to {
-			changes = append(changes, change{p.to + beat, -p.slots})
-		}
-	}
-	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
-	return changes
-}
+func (t *task) time() int64 { return cmp.Or(t.started, t.ended, t.wanted) }
 
 // change is by how much the number of slots changes.
 type change struct {
@@ -257,34 +220,64 @@ type change struct {
 	by int
 }
 
-// unknown lists what is missing in the record, in words.
-func (r *Record) unknown() (notes []string) {
-	note := func(n int, noun, text string) {
-		if n > 0 {
-			notes = append(notes, many(n, noun)+" "+text)
+// slots returns the changes of how many slots there are, by time: none where a process does not say.
+func (r *Record) slots() (changes []change) {
+	const beat = int64(time.Minute / time.Microsecond) // between two lines of a process
+	for _, name := range slices.Sorted(maps.Keys(r.processes)) {
+		p := r.processes[name]
+		if p.Slots == 0 {
+			return nil
+		}
+		from, to := p.from, p.At
+		if from <= r.from+beat { // of the record in Redis the oldest lines may be gone
+			from = r.from
+		}
+		changes = append(changes, change{from, p.Slots})
+		if !p.End { // it was gone when it missed a line
+			to += 2 * beat
+		}
+		if to < r.to {
+			changes = append(changes, change{to, -p.Slots})
 		}
 	}
-	lost, open, full := 0, 0, 0
+	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	return changes
+}
+
+// unknown lists what is missing in the record, in words.
+func (r *Record) unknown() (notes []string) {
+	note := func(n int, text string) {
+		if n > 0 {
+			notes = append(notes, fmt.Sprintf(text, n))
+		}
+	}
+	unended, lost, open, full := 0, 0, 0, 0
+	for i := range r.tasks {
+		if r.tasks[i].waits() {
+			unended++
+		}
+	}
 	for _, p := range r.processes {
-		lost += int(p.lost)
-		if p.full {
+		lost += int(p.Lost)
+		if p.Full {
 			full++
-		} else if !p.ended {
+		} else if !p.End {
 			open++
 		}
 	}
 	if r.sample < 1 {
 		notes = append(notes, fmt.Sprintf("%g %% of the tenants were recorded: rules that tenants share, and slots, are left out", 100*r.sample))
 	}
-	note(r.limited, "run", "met a limit of the API's own, which the record does not know: a looser draft may meet more of that")
-	note(r.failed, "run", "failed or lost its lease: its retry comes when it came")
-	note(r.refused, "task", "ended without a run: under the draft it starts, and takes no time")
-	note(r.unseen, "task", "waited since an unknown time, and counts from its start")
-	note(r.unended, "task", "still waited when the record ended, or has a run that was not recorded: it starts, and takes no time")
-	note(max(0, len(r.limits)-1), "change", "of the limits came while this was recorded: what was is under all of them")
-	note(lost, "line", "of the record could not be written")
-	note(full, "file", "was full, and what came later is missing")
-	note(r.cut+open, "process", "did not end its record: it was killed or still runs, and its last seconds may be missing")
+	note(r.limited, "runs that met a limit of the API's own: %d. The record does not know that limit, and a looser draft may meet more of it")
+	note(r.failed, "runs that failed or lost their leases: %d. Their retries come when they came")
+	note(r.refused, "tasks that ended without a run: %d. Under the draft they start, and take no time")
+	note(r.unseen, "tasks that waited since an unknown time: %d. They count from their starts")
+	note(unended, "tasks without an end: %d. They still waited when the record ended, or their runs were not recorded. Under the draft they take no time")
+	note(len(r.limits)-1, "changes of the limits while this was recorded: %d. What was is under all of them")
+	note(lost, "lines that could not be written: %d")
+	note(full, "files that were full: %d. What came later is missing")
+	note(open, "processes that did not end: %d. They were killed or still run, and their last seconds may be missing")
+	note(r.cut, "files that are cut off or damaged: %d. What stands behind that place is missing")
 	if len(r.processes) == 0 {
 		notes = append(notes, "no process says how many slots it has: every task finds one free")
 	}
@@ -292,15 +285,4 @@ func (r *Record) unknown() (notes []string) {
 		notes = append(notes, fmt.Sprintf("the tasks were in %d queues of asynq, whose weights the record does not know", len(r.queues)))
 	}
 	return notes
-}
-
-// many returns "1 run", or "each of 2 runs".
-func many(n int, noun string) string {
-	switch {
-	case n == 1:
-		return "1 " + noun
-	case noun == "process":
-		noun += "e"
-	}
-	return fmt.Sprintf("each of %d %ss", n, noun)
 }

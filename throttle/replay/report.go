@@ -10,12 +10,6 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// Config configures Run.
-type Config struct {
-	// StartTolerance is throttle.Config.StartTolerance of the workers. Defaults to 5ms.
-	StartTolerance time.Duration
-}
-
 // Report is what a draft would have done. docs/json.md has the fields.
 type Report struct {
 	// From and To are the time of the record.
@@ -63,18 +57,12 @@ func (w Waits) MarshalJSON() ([]byte, error) {
 
 // Run computes what a draft would have done with the tasks of a record. It does no I/O. A million tasks take some seconds. A Record may
 // be used for several drafts, one after the other.
-func Run(r *Record, draft *policy.Policy, cfg Config) Report {
+func Run(r *Record, draft *policy.Policy) Report {
 	r.join()
-	for i := range r.tasks {
-		r.tasks[i].start, r.tasks[i].by = 0, ""
-	}
 	for _, s := range r.scopes {
 		s.line = nil
 	}
-	w := &world{
-		Record: r, draft: draft, tolerance: cmp.Or(cfg.StartTolerance, 5*time.Millisecond), root: &node{place: -1},
-		nodes: map[string]*node{}, rules: map[string]*rule{}, left: map[string]bool{},
-	}
+	w := &world{Record: r, draft: draft, root: &node{place: -1}, nodes: map[string]*node{}, rules: map[string]*rule{}, notes: map[string]bool{}}
 	w.run()
 	out := Report{From: time.UnixMicro(r.from).UTC(), To: time.UnixMicro(r.to).UTC(), Tasks: len(r.tasks), Workers: len(r.processes)}
 	have := 0
@@ -88,7 +76,10 @@ func Run(r *Record, draft *policy.Policy, cfg Config) Report {
 	slices.SortFunc(out.Scopes, func(a, b Scope) int {
 		return cmp.Or(cmp.Compare(b.changes(), a.changes()), cmp.Compare(a.Scope, b.Scope))
 	})
-	out.Unknown = append(append([]string{}, r.unknown()...), w.unjudged()...)
+	if draft.Breaks() {
+		w.notes["the draft has breakers, which never open here"] = true
+	}
+	out.Unknown = slices.AppendSeq(append([]string{}, r.unknown()...), slices.Values(slices.Sorted(maps.Keys(w.notes))))
 	return out
 }
 
@@ -100,17 +91,6 @@ func (s *Scope) changes() int64 {
 	return max(s.Waits.P99-s.Were.P99, s.Were.P99-s.Waits.P99).Microseconds()
 }
 
-// unjudged says which parts of the draft were left out.
-func (w *world) unjudged() (notes []string) {
-	for _, what := range slices.Sorted(maps.Keys(w.left)) {
-		notes = append(notes, "not judged: "+what)
-	}
-	if w.draft.Breaks() {
-		notes = append(notes, "the draft has breakers, which never open here")
-	}
-	return notes
-}
-
 func (w *world) scope(s *scope) Scope {
 	out := Scope{Scope: s.name, Tasks: len(s.tasks), AtLeast: s.line.least, Used: map[string]int64{}, UsedWas: map[string]int64{}}
 	var waits, were []int64
@@ -119,13 +99,13 @@ func (w *world) scope(s *scope) Scope {
 		t := &w.tasks[i]
 		if t.started > 0 {
 			were = append(were, t.started-t.wanted)
-			t.use(out.UsedWas)
+			t.use(out.UsedWas, t.costs)
 		}
 		switch {
 		case t.start > 0:
 			waits = append(waits, t.start-t.wanted)
 			if t.start <= w.to {
-				t.use(out.Used)
+				t.use(out.Used, t.charge)
 			}
 		case t.by != "":
 			out.Refused++
@@ -156,9 +136,8 @@ func (w *world) stuck(l *line) string {
 	return byWorkers
 }
 
-// use adds what the task has spent.
-func (t *task) use(sum map[string]int64) {
-	costs := t.costs
+// use adds what the task has spent that was charged some costs.
+func (t *task) use(sum map[string]int64, costs policy.Costs) {
 	if t.used != nil {
 		costs = t.used
 	}

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"container/heap"
-	"math"
 	"strings"
 	"time"
 
@@ -70,11 +69,12 @@ func (q *queue[T]) Pop() any {
 
 // line is the tasks of a scope that wait, and what they meet.
 type line struct {
-	node  *node
-	rules []*rule
-	tasks queue[waiter]
-	why   string // why no task of it can start: it meets no rule
-	least bool   // the waits are a lower bound: rules are left out
+	node   *node
+	bounds []policy.MatchedRule
+	rules  []*rule
+	tasks  queue[waiter]
+	why    string // why no task of it can start: it meets no rule
+	least  bool   // the waits are a lower bound: rules are left out
 }
 
 // waiter is a task that waits. Higher priorities go first, then the order.
@@ -87,6 +87,9 @@ func (w waiter) before(o waiter) bool {
 	return w.priority > o.priority || w.priority == o.priority && w.at < o.at
 }
 func (waiter) moved(int) {}
+
+// tolerance is throttle.Config.StartTolerance, as workers have it.
+const tolerance = 5 * time.Millisecond
 
 // event is the end of a run, or when a node is to be looked at again.
 type event struct {
@@ -102,8 +105,7 @@ func (event) moved(int)             {}
 // world is one run of a record under a draft.
 type world struct {
 	*Record
-	draft     *policy.Policy
-	tolerance time.Duration
+	draft *policy.Policy
 
 	root    *node // its children are the providers
 	nodes   map[string]*node
@@ -114,8 +116,8 @@ type world struct {
 
 	bounded        bool // by slots
 	slots, running int
-	full           int64 // when a task last found no slot
-	left           map[string]bool
+	full           int64           // when a task last found no slot
+	notes          map[string]bool // what is not judged, or not exact
 }
 
 // run computes the start of every task.
@@ -132,7 +134,7 @@ func (w *world) run() {
 		for len(changes) > 0 && changes[0].at <= w.now {
 			w.slots, changes = w.slots+changes[0].by, changes[1:]
 		}
-		if len(changes) == 0 && w.slots <= 0 { // after the record all that there ever were go on
+		if len(changes) == 0 && w.slots <= 0 { // nothing is known of slots after the record
 			w.bounded = false
 		}
 		for len(w.events) > 0 && w.events[0].at <= w.now {
@@ -176,16 +178,17 @@ func (w *world) handle(e event) {
 	w.running--
 	t := &w.tasks[e.task]
 	for _, r := range t.scope.line.rules {
-		freed := false
-		if p, is := r.counter.(*places); is {
-			p.running--
-			freed = true
+		more := int64(0)
+		if r.of.Rule.Algorithm == policy.Concurrency {
+			more = -r.cost(t, t.charge, t.start)
 		} else if t.used != nil {
-			more := r.cost(t, t.used) - r.cost(t, t.costs)
-			r.settle(w.now, t.start, more)
-			freed = more < 0
+			more = r.cost(t, t.used, t.start) - r.cost(t, t.charge, t.start)
 		}
-		if freed && r.node.blocked > 0 && r.node.by == r {
+		if more == 0 {
+			continue
+		}
+		r.settle(w.now, t.start, more)
+		if more < 0 && r.node.blocked > 0 && r.node.by == r {
 			w.unblock(r.node)
 		}
 	}
@@ -198,14 +201,14 @@ func (w *world) arrive(at int32) {
 		t.scope.line = w.newLine(t.scope.name)
 	}
 	l := t.scope.line
-	if t.by = l.why; t.by != "" {
-		return
-	}
+	t.charge, t.start, t.by = t.costs.Capped(l.bounds), 0, l.why
 	for _, r := range l.rules {
-		if of := r.of.Rule; !r.of.Paused() && of.Algorithm != policy.Concurrency && of.Active == nil && of.Limit > 0 && r.cost(t, t.costs) > of.Capacity() {
+		if of := r.of.Rule; of.Active == nil && of.Limit > 0 && r.cost(t, t.charge, w.now) > of.Capacity() {
 			t.by = r.name
-			return
 		}
+	}
+	if t.by != "" {
+		return
 	}
 	heap.Push(&l.tasks, waiter{t.priority, at})
 	for n := l.node; n != nil; n = n.parent {
@@ -232,7 +235,7 @@ func (w *world) serve() {
 		at, by := w.now, (*rule)(nil)
 		t := &w.tasks[n.line.tasks[0].at]
 		for _, r := range n.line.rules {
-			if c := r.cost(t, t.costs); c > 0 {
+			if c := r.cost(t, t.charge, w.now); c > 0 {
 				if fits := r.fit(w.now, c); fits > at {
 					at, by = fits, r
 				}
@@ -249,22 +252,24 @@ func (w *world) serve() {
 func (w *world) start(leaf *node, t *task) {
 	t.start, t.by = w.now, w.blame(leaf, t)
 	for _, r := range leaf.line.rules {
-		if c := r.cost(t, t.costs); c > 0 {
+		if c := r.cost(t, t.charge, w.now); c > 0 {
 			r.charge(w.now, c)
 		}
 	}
-	at := heap.Pop(&leaf.line.tasks).(waiter).at
-	w.running++
-	w.push(event{at: w.now + t.took(), task: at})
-	turns := float64(t.cost)
-	if t.costs != nil {
-		turns = float64(t.costs.Of(policy.Requests))
+	took := int64(1)
+	if t.started > 0 {
+		took = max(took, t.ended-t.started)
 	}
-	turns = min(turns, 10_000)
+	w.running++
+	w.push(event{at: w.now + took, task: heap.Pop(&leaf.line.tasks).(waiter).at})
+	turns := t.cost
+	if t.charge != nil {
+		turns = t.charge.Of(policy.Requests)
+	}
 	for n := leaf; n != nil; n = n.parent {
 		if n.parent != nil {
 			n.parent.last = n.tag
-			n.tag += turns / n.weight
+			n.tag += float64(min(turns, 10_000)) / n.weight
 			heap.Fix(&n.parent.ready, n.place)
 		}
 		if n.waiting--; n.waiting == 0 {
@@ -276,20 +281,12 @@ func (w *world) start(leaf *node, t *task) {
 	}
 }
 
-// took is how long the run of a task occupies its places, at least 1 µs.
-func (t *task) took() int64 {
-	if t.started == 0 {
-		return 1
-	}
-	return max(1, t.ended-t.started)
-}
-
 // blame returns what a task that starts now has waited for last, "" if it has not waited.
 func (w *world) blame(leaf *node, t *task) (name string) {
 	if w.now <= t.wanted {
 		return ""
 	}
-	last := max(t.wanted, 0)
+	last := t.wanted
 	for n := leaf; n != nil; n = n.parent {
 		if n.by != nil && n.freed > last {
 			last, name = n.freed, n.by.name
@@ -348,41 +345,38 @@ func (w *world) unblock(n *node) {
 
 // newLine returns the line of a scope, with the rules of the draft.
 func (w *world) newLine(name string) *line {
-	scope, err := policy.ParseScope(name)
-	if err != nil { // Read checks it
-		return &line{why: err.Error()}
-	}
 	l := &line{}
-	matched, err := w.draft.Match(scope)
+	scope, err := policy.ParseScope(name) // Read checks it
+	if err == nil {
+		l.bounds, err = w.draft.Match(scope)
+	}
 	if err != nil {
 		l.why = "no rule"
 		return l
 	}
 	if level, _ := w.draft.PoolOf(scope); level != (policy.Scope{}) {
 		l.least = true
-		w.left["pool "+w.draft.PoolPattern(level)] = true
+		w.notes["not judged: pool "+w.draft.PoolPattern(level)] = true
 	}
-	weights := w.draft.Weights(scope)
 	n, names := w.root, strings.Split(name, "/")
 	for i := range names {
 		weight := 1.0
-		if i < len(weights) && weights[i] > 0 && i > 0 {
-			weight = weights[i]
+		if i > 0 {
+			weight = w.draft.Weight(scope, i)
 		}
 		n = w.node(n, strings.Join(names[:i+1], "/"), weight)
 	}
 	l.node = w.node(n, name+"/!", 1)
 	l.node.line = l
-	for _, b := range matched {
+	for _, b := range l.bounds {
 		switch {
-		case b.Rule.Shadow:
-			continue
+		case b.Rule.Shadow: // it delays nothing
 		case w.sample < 1 && b.Scope.Len() < 2: // tenants share it
 			l.least = true
-			w.left["rule "+b.Pattern+":"+b.Rule.Name] = true
-			continue
+			w.notes["not judged: rule "+b.Pattern+":"+b.Rule.Name] = true
+		default:
+			l.rules = append(l.rules, w.rule(b))
 		}
-		l.rules = append(l.rules, w.rule(b))
 	}
 	return l
 }
@@ -398,11 +392,14 @@ func (w *world) node(parent *node, path string, weight float64) *node {
 
 // rule returns the state of a rule at its level, which the scopes below share.
 func (w *world) rule(b policy.MatchedRule) *rule {
-	key := b.Scope.String() + ":" + b.Rule.Name + ":" + string(b.Rule.Algorithm)
+	key := b.Scope.String() + ":" + b.Rule.Name
 	r := w.rules[key]
 	if r == nil {
-		r = &rule{counter: newCounter(b, w.tolerance), of: b, name: b.Pattern + ":" + strings.TrimPrefix(b.Rule.Name, "/"), node: w.nodes[b.Scope.String()], since: math.MaxInt64}
+		r = &rule{counter: newCounter(b, tolerance), of: b, name: b.Pattern + ":" + strings.TrimPrefix(b.Rule.Name, "/"), node: w.nodes[b.Scope.String()]}
 		w.rules[key] = r
+		if recovers := r.recovers(w.from); !b.Paused() && recovers < never && recovers > (w.to-w.from)/10 {
+			w.notes["not exact: rule "+r.name+" counts for longer than a tenth of the record. What was spent of it before is unknown, and it begins unused"] = true
+		}
 	}
 	return r
 }

@@ -96,7 +96,7 @@ func expected(at time.Time, in throttle.Estimate) (Time, Range) {
 // Plain returns the text of an error without the name of its package.
 func Plain(err error) string {
 	text := err.Error()
-	for _, name := range []string{"throttle: ", "queue: ", "policystore: "} {
+	for _, name := range []string{"throttle: ", "queue: ", "policystore: ", "replay: "} {
 		text = strings.TrimPrefix(text, name)
 	}
 	return text
