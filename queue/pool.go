@@ -12,6 +12,7 @@ import (
 // poolSum is a pool, and when its members admit the tasks below it: each task takes the member that admits it first.
 type poolSum struct {
 	members []*memberSum
+	waits   time.Duration // how much later than the task before it a task starts with a member before it takes the next in the list
 	name    Binding
 	seen    time.Time       // when the snapshot was taken, by the local clock
 	lines   int64           // the number of queues whose tasks wait there
@@ -34,6 +35,10 @@ func (o *outlook) pool(ctx context.Context, scope string, now throttle.Forecast,
 		return nil, err
 	}
 	p := &poolSum{name: Binding{Scope: now.Pool, Rule: policy.MembersRule}, seen: seen, lines: now.PoolQueues}
+	if level, err := policy.ParseScope(now.Pool); err == nil {
+		_, pool := o.limiter.Policy().PoolOf(level)
+		p.waits = pool.OverflowAfter
+	}
 	shared := map[Binding]*ruleSum{} // members of an account have rules in common
 	for _, m := range members {
 		one := &memberSum{}
@@ -67,10 +72,16 @@ const mostPooled = 1_000_000
 // add has the member admit a task that admits it first.
 func (p *poolSum) add(t Task) {
 	var first *memberSum
-	start := throttle.Never
+	start, latest := throttle.Never, p.waits
+	if n := len(p.starts); n > 0 && p.waits > 0 {
+		latest += p.starts[n-1]
+	}
 	for _, m := range p.members {
 		if at := m.admitsIn(t); first == nil || at < start {
 			first, start = m, at
+		}
+		if p.waits > 0 && start <= latest {
+			break
 		}
 	}
 	for _, r := range first.rules {

@@ -71,7 +71,7 @@ func (w *world) answered(a Attempt, all Rules, cost, id string, answer Answer) e
 			return err
 		}
 	case Denied:
-		if sure && latest <= w.now+a.Ahead {
+		if sure && latest <= w.now+a.Ahead && !w.holds(a.Scope, all, w.now+a.From, cost) {
 			return wrong("denied, and a start at %d was possible", latest-epoch)
 		}
 	case Replayed:

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 )
@@ -262,4 +263,34 @@ func TestKeepsOfTwoQueues(t *testing.T) {
 		w.now = max(got.Next, w.now+1)
 	}
 	t.Errorf("it does not start within 15 s, and the member two has room")
+}
+
+// Tasks below a pool that drains wait for its first member, however long they have waited, by turns. They take the second when the first
+// has nothing for longer than the pool says.
+func TestDrainedMemberIsWaitedFor(t *testing.T) {
+	w := keepsWorld(t, 2*second, 3*second)
+	w.pool.Affine, w.pool.Drain = false, true
+	w.waits(t, "/a", 4)
+	w.waits(t, "/b", 4)
+	for i := range 8 {
+		n, blocked := w.grants(t, Dispatch{Most: 10})
+		for n == 0 && w.next > w.now { // it looks for what is overdue, too
+			w.now = w.next
+			n, blocked = w.grants(t, Dispatch{Most: 10})
+		}
+		if n != 1 || i < 7 && !slices.Equal(blocked, []string{""}) || math.Abs(float64(len(w.lines["q1:/a"])-len(w.lines["q1:/b"]))) > 2 {
+			t.Fatalf("%d granted after %d µs, %q blocked, %d and %d wait", n, w.now-epoch, blocked, len(w.lines["q1:/a"]), len(w.lines["q1:/b"]))
+		}
+	}
+	if took := w.now - epoch; took > 14*second {
+		t.Errorf("8 starts, one in two seconds, took %d µs", took)
+	}
+	w.now = max(w.now, epoch+14*second)
+	w.waits(t, "/a", 2)
+	if err := w.report(Word{Verb: "pause", Name: "/%40one", Numbers: [5]int64{3*second + 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 2 || len(blocked) > 0 {
+		t.Errorf("%d granted, %q blocked", n, blocked)
+	}
 }

@@ -36,7 +36,10 @@ type Member struct {
 // CompilePool returns a pool at a time, given all rules of each member.
 func (c Compiler) CompilePool(level policy.Scope, pool policy.Pool, match func(member string) []policy.MatchedRule, at time.Time) *Pool {
 	p := &Pool{Level: level, version: c.Version, until: Never, hours: Never}
-	p.rules = PoolRules{Level: level.Len() - 1, Drain: pool.Choose == policy.ChooseDrain, Affine: pool.Affinity == policy.AffinityTenant, Wait: pool.AffinityWait.Microseconds()}
+	p.rules = PoolRules{
+		Level: level.Len() - 1, Drain: pool.Choose == policy.ChooseDrain, Affine: pool.Affinity == policy.AffinityTenant,
+		Wait: (pool.AffinityWait + pool.OverflowAfter).Microseconds(), // one of the two
+	}
 	for _, of := range pool.Members {
 		s := &Scope{Until: Never, hours: Never, Most: math.MaxInt64}
 		rules, shape := c.rules(s, match(of.Name), at)
@@ -123,7 +126,7 @@ func (s *Scope) Limited() bool { return len(s.Rules) > 0 || s.Pool != nil }
 type PoolRules struct {
 	Level         int // the number of names of its node
 	Drain, Affine bool
-	Wait          int64 // µs that a task waits for its own member while another has room
+	Wait          int64 // µs that a task waits for its own member, or with Drain for each before the next, while another has room
 	Members       []MemberRules
 }
 

@@ -74,7 +74,7 @@ func (w *world) nodeAt(r Rule, scope string) string {
 func (h *history) poolOf() {
 	h.pool = &PoolRules{Level: h.IntN(2), Drain: h.IntN(3) == 0}
 	h.pool.Affine = !h.pool.Drain && h.IntN(2) == 0
-	if h.pool.Affine && h.IntN(2) == 0 {
+	if (h.pool.Affine || h.pool.Drain) && h.IntN(2) == 0 {
 		h.pool.Wait = h.Int64N(second)
 	}
 	h.belongs = map[string][]string{}
@@ -113,13 +113,46 @@ func (h *history) poolOf() {
 // before are the members that go before another one.
 func (r Rules) before(name string) (list []Rules) {
 	m := r.member(name)
-	for _, own := range r.each() {
+	for _, own := range r.ordered() {
 		o := own.Pool.Members[0]
-		if o.Priority > m.Priority || r.Pool.Drain && o.Priority == m.Priority && o.Name != name && own.Pool.Members[0].Shape < m.Shape {
+		if o.Priority > m.Priority || r.Pool.Drain && o.Priority == m.Priority && o.Name != name && o.Shape < m.Shape {
 			list = append(list, own)
 		}
 	}
 	return list
+}
+
+// ordered is each in the order of a drained pool.
+func (r Rules) ordered() []Rules {
+	return slices.SortedStableFunc(slices.Values(r.each()), func(a, b Rules) int { return int(b.Pool.Members[0].Priority - a.Pool.Members[0].Priority) })
+}
+
+// drains reports whether a pool waits for each member before it takes the next.
+func (r Rules) drains() bool { return r.members() != nil && r.Pool.Drain && r.Pool.Wait > 0 }
+
+// path is when the rules of a path alone admit a cost.
+func (w *world) path(scope string, its Rules, from int64, cost string, hope bool) int64 {
+	its.Pool = nil
+	at, _ := w.jointOf(scope, its, from, cost, hope)
+	return at
+}
+
+// holds reports whether a task may wait for a member of a pool that drains, while a later one has room.
+func (w *world) holds(scope string, its Rules, from int64, cost string) bool {
+	if !its.drains() {
+		return false
+	}
+	until := w.path(scope, its, from, cost, false) + its.Pool.Wait
+	for _, own := range its.ordered() {
+		soonest, _ := w.jointOf(scope, own, from, cost, true)
+		latest, sure := w.jointOf(scope, own, from, cost, false)
+		if soonest <= until && (latest > from || !sure) {
+			return true
+		} else if latest <= from {
+			return false
+		}
+	}
+	return false
 }
 
 // chosen checks that no other member admits a cost before the start with this one, nor now, if it goes before it.
@@ -130,9 +163,13 @@ func (w *world) chosen(scope string, its Rules, name string, from int64, cost st
 	if at, sure := w.joint(scope, its, from, cost, false); sure && at+its.Pool.Wait < start {
 		return wrong("a start at %d with %s, and another member admits it at %d", start-epoch, name, at-epoch)
 	}
+	latest := from
+	if its.drains() {
+		latest = w.path(scope, its, from, cost, true) + its.Pool.Wait
+	}
 	for _, own := range its.before(name) {
-		if at, sure := w.jointOf(scope, own, from, cost, false); sure && at <= from {
-			return wrong("a start at %d with %s, and %s goes before it and admits it at once", start-epoch, name, own.Pool.Members[0].Name)
+		if at, sure := w.jointOf(scope, own, from, cost, false); sure && at <= latest {
+			return wrong("a start at %d with %s, and %s goes before it and admits it at %d", start-epoch, name, own.Pool.Members[0].Name, at-epoch)
 		}
 	}
 	return nil
@@ -140,6 +177,12 @@ func (w *world) chosen(scope string, its Rules, name string, from int64, cost st
 
 // keeps is until when a first task waits for its own member while another one has room, 0 if it does not.
 func (w *world) keeps(t *waiting, its Rules, d Dispatch) (int64, error) {
+	if its.drains() {
+		if !w.holds(t.scope, its, w.now+d.From, t.cost) {
+			return 0, nil
+		}
+		return w.path(t.scope, its, w.now+d.From, t.cost, false) + its.Pool.Wait, nil
+	}
 	since, err := w.rdb.HGet(context.Background(), prefix+"keeps", t.scope+"/!").Int64()
 	if err != nil || w.now >= since+its.Pool.Wait {
 		return 0, nil //nolint:nilerr // it is not there

@@ -2,7 +2,7 @@
 --
 -- It ends the text of a scope's rules, as it is for all scopes below its node:
 --   head     "M"; bytes: the level of its node, how many members and tiers it has, and 1 if a tenant keeps to its member; a number: how
---            many µs a task may wait for that while another has room; numbers of three bytes: where offsets and names begin
+--            many µs a task may wait for that, or else for each before the next, while another has room; numbers of three bytes: where offsets and names begin
 --   tiers    for each, the highest first: a byte, how many places it has, a prime or 1; and of each place the number of a member, 0 for none
 --   offsets  numbers of three bytes: where the part of each member begins
 --   names    a newline, and each name with a newline: the path of the member's node after "/@"
@@ -91,8 +91,8 @@ local function pools()
     return x % 1, x * 997 % 1
   end
 
-  -- The first member of the order with which a start is the soonest; a sure start goes before a guess. With the first of all it may be
-  -- so much later: the task keeps to that. `keeps` is when others would admit it.
+  -- The first member of the order with which a start is the soonest; a sure start goes before a guess. With the first of all, or with each
+  -- where no tenant has its own, it may be so much later: the task keeps to that. `keeps` is when others would admit it.
   function pool.choose(its, cost, t, patience)
     local s, by = rules.joint(its, rules.costs(its, cost), t)
     local text, key, members, at, x, y = its.pool.text, '' .. cost, its.members, its.pool.tiers, point(its)
@@ -105,7 +105,7 @@ local function pools()
         local m = i > 0 and (members[i] or member(its, i))
         place = (place + step) % n
         if m and not (out and low(m, cost, key, t) >= (sure and start or EXACT)) then
-          local j, latest = joined(its, m), out and s or s and s + patience
+          local j, latest = joined(its, m), s and s + (not its.pool.affine and its.pool.waits or out and 0 or patience)
           local first, rule, certain = nil, by, nil
           if s then first, rule, certain = rules.joint(j, rules.costs(j, cost), t) end
           if not out or first and (certain and not sure or certain == sure and first < (start or EXACT)) then

@@ -65,6 +65,9 @@ func pool(random *rand.Rand) policy.Pool {
 	if p.Affinity != policy.AffinityNone {
 		p.AffinityWait = pick(random, 0, 1500*time.Millisecond)
 	}
+	if p.Choose == policy.ChooseDrain {
+		p.OverflowAfter = pick(random, 0, 90*time.Second)
+	}
 	p.Quarantine = pick(random, 0, time.Minute, 90*time.Minute)
 	return p
 }

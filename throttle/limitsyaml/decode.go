@@ -32,7 +32,7 @@ var (
 	fileFields    = []string{"unmatched", "limits"}
 	scopeFields   = []string{"rules", "scopes", "owner", "apps", "hosts", "envoy", "paused", "paused_until", "weight", "shares", "pool", "answers", "breaker"}
 	shareFields   = []string{"part", "weight"}
-	poolFields    = []string{"members", "choose", "affinity", "affinity_wait", "quarantine"}
+	poolFields    = []string{"members", "choose", "affinity", "affinity_wait", "overflow_after", "quarantine"}
 	memberFields  = []string{"name", "weight", "priority"}
 	answersFields = []string{"mode", "cut", "grow", "least", "most", "pause", "counts", "unit", "dialect", "also", "reasons"}
 	caseFields    = []string{"status", "header", "body", "json", "means", "wait", "scope", "burns", "counts"}
@@ -169,8 +169,9 @@ var poolReaders = map[string]reader[policy.Pool]{
 	"choose":   into(word[policy.Choose]("pool.choose"), func(p *policy.Pool) *policy.Choose { return &p.Choose }),
 	"affinity": into(word[policy.Affinity]("pool.affinity"), func(p *policy.Pool) *policy.Affinity { return &p.Affinity }),
 
-	"affinity_wait": into(decoder.duration, func(p *policy.Pool) *time.Duration { return &p.AffinityWait }),
-	"quarantine":    into(decoder.duration, func(p *policy.Pool) *time.Duration { return &p.Quarantine }),
+	"affinity_wait":  into(decoder.duration, func(p *policy.Pool) *time.Duration { return &p.AffinityWait }),
+	"overflow_after": into(decoder.duration, func(p *policy.Pool) *time.Duration { return &p.OverflowAfter }),
+	"quarantine":     into(decoder.duration, func(p *policy.Pool) *time.Duration { return &p.Quarantine }),
 }
 
 // members reads the members of a pool, each an alias or a mapping.

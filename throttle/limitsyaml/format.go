@@ -182,6 +182,9 @@ func formatPool(p policy.Pool) string {
 	if p.AffinityWait != 0 {
 		text += ", affinity_wait: " + duration.Format(p.AffinityWait)
 	}
+	if p.OverflowAfter != 0 {
+		text += ", overflow_after: " + duration.Format(p.OverflowAfter)
+	}
 	if p.Quarantine != 0 {
 		text += ", quarantine: " + duration.Format(p.Quarantine)
 	}

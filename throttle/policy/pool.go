@@ -25,6 +25,9 @@ type Pool struct {
 	// AffinityWait is how long a tenant's tasks in a queue wait for their member while another one has room, at most 24 hours; for as
 	// long after that they take any. Defaults to 0. It needs AffinityTenant.
 	AffinityWait time.Duration
+	// OverflowAfter is how much later a member may start a task before the next one in the list takes it, at most 24 hours. What no
+	// clock tells counts as later: a budget that is used up, or places that are all taken. Defaults to 0. It needs ChooseDrain.
+	OverflowAfter time.Duration
 	// Quarantine is how long a member gets no calls after an answer that its key is not accepted or has no credit (401, 402), 1 minute
 	// to 24 hours; then one call tries it, and others follow if that is accepted. Defaults to an hour.
 	Quarantine time.Duration
@@ -49,7 +52,7 @@ type Choose string
 const (
 	// ChooseSpread spreads starts over the members, by their weights.
 	ChooseSpread Choose = "spread"
-	// ChooseDrain takes the first member in the list that has room.
+	// ChooseDrain takes the first member in the list that has room, or has it within OverflowAfter.
 	ChooseDrain Choose = "drain"
 )
 
@@ -70,7 +73,7 @@ const (
 
 	usualQuarantine, leastQuarantine, mostQuarantine = time.Hour, time.Minute, 24 * time.Hour
 
-	mostAffinityWait = 24 * time.Hour
+	mostAffinityWait, mostOverflow = 24 * time.Hour, 24 * time.Hour
 )
 
 // MembersRule stands in the place of a rule's name where tasks wait for a member of the pool at a level. No rule can have it.
@@ -133,7 +136,7 @@ func (p *Policy) MatchMember(level Scope, member string, at time.Time) []Matched
 // pool checks the pool of a scope, and that the scopes of members are those of members. above is whether a pool stands above it.
 func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, above bool) {
 	pool, source, at := s.Pool, scope.under("pool"), path+".pool"
-	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != "" || pool.AffinityWait != 0 || pool.Quarantine != 0
+	isSet := len(pool.Members) > 0 || pool.Choose != "" || pool.Affinity != "" || pool.AffinityWait != 0 || pool.OverflowAfter != 0 || pool.Quarantine != 0
 	switch {
 	case !isSet:
 		return
@@ -159,6 +162,14 @@ func (c *checker) pool(s ScopeConfig, scope *Source, path string, level int, abo
 		c.add(keeps.at, at+".affinity_wait", "affinity_wait stands without an affinity; write affinity: tenant, or remove it")
 	case pool.AffinityWait < 0 || pool.AffinityWait > mostAffinityWait:
 		c.add(keeps.at, at+".affinity_wait", "affinity_wait is %s; it must be at most %s", keeps.text, duration.Format(mostAffinityWait))
+	}
+	overflow := source.field("overflow_after", duration.Format(pool.OverflowAfter), pool.OverflowAfter != 0)
+	switch {
+	case !overflow.good():
+	case pool.Choose != ChooseDrain:
+		c.add(overflow.at, at+".overflow_after", "overflow_after stands without choose: drain, which has a next member; write that, or remove it")
+	case pool.OverflowAfter < 0 || pool.OverflowAfter > mostOverflow:
+		c.add(overflow.at, at+".overflow_after", "overflow_after is %s; it must be at most %s", overflow.text, duration.Format(mostOverflow))
 	}
 	wait := source.field("quarantine", duration.Format(pool.Quarantine), pool.Quarantine != 0)
 	if wait.good() && (pool.Quarantine < leastQuarantine || pool.Quarantine > mostQuarantine) {

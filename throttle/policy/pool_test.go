@@ -83,6 +83,9 @@ func TestPoolFaults(t *testing.T) {
 		"{pool: {members: [b], choose: drain, affinity: tenant}}":      `x:1:60: limits.a.pool.affinity: affinity stands with choose: drain, which takes the same member for all; remove one of the two`,
 		"{pool: {members: [b], affinity_wait: 5s}}":                    `x:1:50: limits.a.pool.affinity_wait: affinity_wait stands without an affinity; write affinity: tenant, or remove it`,
 		"{pool: {members: [b], affinity: tenant, affinity_wait: 25h}}": `x:1:68: limits.a.pool.affinity_wait: affinity_wait is 25h; it must be at most 24h`,
+		"{pool: {members: [b], overflow_after: 5s}}":                   `x:1:51: limits.a.pool.overflow_after: overflow_after stands without choose: drain, which has a next member; write that, or remove it`,
+		"{pool: {members: [b], choose: drain, overflow_after: 25h}}":   `x:1:66: limits.a.pool.overflow_after: overflow_after is 25h; it must be at most 24h`,
+		"{pool: {members: [b], choose: drain, overflow_after: 80%}}":   `x:1:66: limits.a.pool.overflow_after: overflow_after is the text "80%"; write a duration, such as 500ms, 1m, 24h or 30d`,
 		"{pool: {members: [{name: b, weight: 2}], choose: drain}}":     `x:1:49: limits.a.pool.members[0].weight: weight stands with choose: drain, which heeds none; write a priority, or remove it`,
 		"{pool: {members: [{name: b, weight: 0}]}}":                    `x:1:49: limits.a.pool.members[0].weight: weight is 0; it must be 1 to 1000`,
 		"{pool: {members: [{name: b, priority: 101}]}}":                `x:1:51: limits.a.pool.members[0].priority: priority is 101; it must be -100 to 100`,
@@ -124,6 +127,7 @@ func TestPoolRoundTrip(t *testing.T) {
 	for text, want := range map[string]string{
 		`{members: [a, {name: b}, {name: c, weight: 1, priority: 0}], choose: spread}`:         `{members: [a, b, c]}`,
 		`{affinity: tenant, affinity_wait: 90s, members: [{name: a, priority: 2, weight: 3}]}`: `{members: [{name: a, weight: 3, priority: 2}], affinity: tenant, affinity_wait: 1m30s}`,
+		`{choose: drain, overflow_after: 60m, members: [a]}`:                                   `{members: [a], choose: drain, overflow_after: 1h}`,
 		`{members: [x/y, "7"], choose: drain}`:                                                 `{members: ["x/y", "7"], choose: drain}`,
 	} {
 		p, err := limitsyaml.Parse("x", []byte("limits: {a: {pool: "+text+"}}"))
