@@ -44,10 +44,9 @@ for i = 2, #ARGV, 5 do
   rank = call('ZRANK', key, id)
   local list = { waiting, below_here, rank or -1, call('HEXISTS', flight, queue .. ':' .. id), -1, 0 }
   if rank then
-    local cost, queued = call('HGET', costs_key, queue .. ':' .. id) or 1, {}
-    local expected, by = expect(its, scope, queue, rank, tonumber(cost) or cost, from, queued)
+    local cost = call('HGET', costs_key, queue .. ':' .. id) or 1
+    local expected, by = expect(its, scope, queue, rank, tonumber(cost) or cost, from, list)
     list[5], list[6] = expected and expected - now or -1, by
-    for _, n in ipairs(queued) do list[#list + 1] = n end
   end
   out[#out + 1] = list
 end
