@@ -111,7 +111,7 @@ pictures: ## Take pictures of each screen of the page, with a live worker behind
 	HEADWAY_PICTURES=$(CURDIR)/docs/pictures go -C test/browser test -count=1 -run TestScreens .
 
 bench: ## Every benchmark, one after the other, and one table, peers beside us
-	@test/setup.sh $(if $(filter ./... ./test/browser,$(PKG)),-browser)
+	@test/setup.sh $(if $(filter ./... ./test/browser,$(PKG)),-browser) $(if $(filter ./... ./throttle/riverlimit,$(PKG)),-postgres)
 	@mkdir -p bin && rm -f bin/bench.md
 	@HEADWAY_BENCH_SCENARIOS=$(if $(filter 1x,$(BENCHTIME)),short,$(SCENARIOS)) HEADWAY_BENCH_WRITE=$(WRITE) \
 		HEADWAY_BENCH_TABLE=$(CURDIR)/bin/bench.md \

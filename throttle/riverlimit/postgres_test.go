@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,15 +37,17 @@ var bound = redistest.Stretch(2 * time.Minute)
 // server is the PostgreSQL of this package's tests: on a free port of the loopback, in a temporary directory. It starts with the
 // first test that asks for it.
 var server struct {
-	once sync.Once
-	url  string
-	stop func()
-	err  error
+	once      sync.Once
+	url       string
+	stop      func()
+	err       error
+	databases atomic.Int64
 }
 
 // pool returns a client of a database of its own, with River's tables.
-func pool(t *testing.T, name string) *pgxpool.Pool {
+func pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
+	name := fmt.Sprint("test", server.databases.Add(1))
 	server.once.Do(func() { server.err = startPostgres() })
 	redistest.Must(t, server.err)
 	connect := func(database string) *pgxpool.Pool {

@@ -3,15 +3,14 @@ package riverlimit_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
@@ -21,13 +20,6 @@ import (
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/riverlimit"
-)
-
-var (
-	jobs      = flag.Int("jobs", 300, "how many jobs wait under the limit")
-	perSecond = flag.Int64("per-second", 50, "the limit")
-	slots     = flag.Int("workers", 100, "river.QueueConfig.MaxWorkers of each of two clients")
-	hold      = flag.Duration("hold", 0, "riverlimit.Config.Hold")
 )
 
 type mail struct {
@@ -59,9 +51,9 @@ type bench struct {
 	starts []time.Time
 }
 
-func newBench(t *testing.T, name string, rule policy.Rule) *bench {
+func newBench(t testing.TB, rule policy.Rule) *bench {
 	t.Helper()
-	b := &bench{db: pool(t, name)}
+	b := &bench{db: pool(t)}
 	rules, err := policy.Single("mail", rule)
 	redistest.Must(t, err)
 	b.limiter, err = throttle.New(redistest.Client(t), rules, throttle.Config{Prefix: redistest.Prefix(t), OnSpent: func(s throttle.Spent) {
@@ -73,19 +65,46 @@ func newBench(t *testing.T, name string, rule policy.Rule) *bench {
 	return b
 }
 
-// serve starts a client whose jobs are worked so, and stops it when t ends.
-func (b *bench) serve(t *testing.T, middleware []rivertype.Middleware, work func(context.Context, *river.Job[mail]) error) *river.Client[pgx.Tx] {
+// serve starts a client with so many workers, and stops it when t ends.
+func (b *bench) serve(t testing.TB, slots int, middleware []rivertype.Middleware, work func(context.Context, *river.Job[mail]) error) {
 	t.Helper()
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &mailer{work: work})
 	client, err := river.NewClient(riverpgxv5.New(b.db), &river.Config{
-		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: *slots}}, Workers: workers, Middleware: middleware,
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: slots}}, Workers: workers, Middleware: middleware,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	redistest.Must(t, err)
 	redistest.Must(t, client.Start(context.WithoutCancel(t.Context())))
 	t.Cleanup(func() { redistest.Must(t, client.StopAndCancel(context.Background())) })
-	return client
+}
+
+// ours has two clients work under the middleware.
+func (b *bench) ours(t testing.TB, slots int, hold time.Duration) {
+	t.Helper()
+	for range 2 {
+		limits, err := riverlimit.New(b.limiter, riverlimit.Config{Scope: scopeOf, Hold: hold})
+		redistest.Must(t, err)
+		b.serve(t, slots, []rivertype.Middleware{limits}, func(context.Context, *river.Job[mail]) error {
+			b.began()
+			return nil
+		})
+	}
+}
+
+// usual has two clients work in the usual way: the handler asks a limiter, and snoozes the job for as long as the limiter says.
+func (b *bench) usual(t testing.TB) {
+	t.Helper()
+	for range 2 {
+		b.serve(t, 100, nil, func(ctx context.Context, job *river.Job[mail]) error {
+			d, err := b.limiter.Allow(ctx, job.Args.Scope)
+			if err == nil && !d.Allowed {
+				return river.JobSnooze(d.RetryAfter)
+			}
+			b.began()
+			return err
+		})
+	}
 }
 
 func (b *bench) began() {
@@ -94,7 +113,7 @@ func (b *bench) began() {
 	b.starts = append(b.starts, time.Now())
 }
 
-func (b *bench) enqueue(t *testing.T, n int) {
+func (b *bench) enqueue(t testing.TB, n int) {
 	t.Helper()
 	client, err := river.NewClient(riverpgxv5.New(b.db), &river.Config{})
 	redistest.Must(t, err)
@@ -106,17 +125,18 @@ func (b *bench) enqueue(t *testing.T, n int) {
 	redistest.Must(t, err)
 }
 
-func (b *bench) number(t *testing.T, query string) (n int) {
+func (b *bench) number(t testing.TB, query string) (n int) {
 	t.Helper()
 	redistest.Must(t, b.db.QueryRow(t.Context(), query).Scan(&n))
 	return n
 }
 
-const completed = "SELECT count(*) FROM river_job WHERE state = 'completed'"
-
-func (b *bench) untilCompleted(t *testing.T, n int) {
+// untilCompleted waits until all jobs have been worked.
+func (b *bench) untilCompleted(t testing.TB, n int) {
 	t.Helper()
-	redistest.WaitAsking(t, fmt.Sprintf("%d jobs", n), bound, func() bool { return b.number(t, completed) == n })
+	redistest.WaitAsking(t, fmt.Sprintf("%d jobs", n), bound, func() bool {
+		return b.number(t, "SELECT count(*) FROM river_job WHERE state = 'completed'") == n
+	})
 }
 
 // most returns the most starts in any interval of such a length.
@@ -131,63 +151,63 @@ func (b *bench) most(interval time.Duration) (most int) {
 	return most
 }
 
-// figures are what the page says of a backlog.
-func (b *bench) figures(t *testing.T, limit int64) string {
-	t.Helper()
-	took := b.starts[len(b.starts)-1].Sub(b.starts[0])
-	pickups := b.number(t, "SELECT sum(coalesce((metadata->>'snoozes')::int, 0) + 1) FROM river_job")
-	// A window that begins with the backlog may take its limit at once.
-	return fmt.Sprintf("%d jobs at %d/s in %s: %.1f a second, at most %d in a second, %.2f pick-ups a job, %d units spent",
-		len(b.starts), limit, took.Round(time.Millisecond), float64(int64(len(b.starts))-limit)/took.Seconds(), b.most(time.Second),
-		float64(pickups)/float64(len(b.starts)), b.spent)
+func window(limit int64) policy.Rule {
+	return policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second}
 }
 
 // "A backlog uses the whole limit and never more; each job is picked up two or three times, in one attempt."
 func TestBacklog(t *testing.T) {
 	t.Parallel()
-	limit := *perSecond
-	b := newBench(t, "backlog", policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second})
-	b.enqueue(t, *jobs)
-	for range 2 {
-		limits, err := riverlimit.New(b.limiter, riverlimit.Config{Scope: scopeOf, Hold: *hold})
-		redistest.Must(t, err)
-		b.serve(t, []rivertype.Middleware{limits}, func(context.Context, *river.Job[mail]) error {
-			b.began()
-			return nil
-		})
-	}
-	b.untilCompleted(t, *jobs)
-	t.Log(b.figures(t, limit))
-	if most := b.most(950 * time.Millisecond); int64(most) > limit {
+	const jobs, limit = 300, 50
+	b := newBench(t, window(limit))
+	b.enqueue(t, jobs)
+	b.ours(t, 100, 0)
+	b.untilCompleted(t, jobs)
+	if most := b.most(950 * time.Millisecond); most > limit {
 		t.Errorf("%d starts in less than a second, of %d", most, limit)
 	}
-	if n := b.number(t, "SELECT max(attempt) FROM river_job"); n != 1 || len(b.starts) != *jobs {
-		t.Errorf("up to %d attempts a job, %d runs of %d", n, len(b.starts), *jobs)
+	if n := b.number(t, "SELECT max(attempt) FROM river_job"); n != 1 || len(b.starts) != jobs {
+		t.Errorf("up to %d attempts a job, %d runs of %d", n, len(b.starts), jobs)
 	}
-	if b.spent > int64(*jobs)*11/10 {
-		t.Errorf("%d units for %d jobs: starts are not kept", b.spent, *jobs)
+	if b.spent > jobs*11/10 {
+		t.Errorf("%d units for %d jobs: starts are not kept", b.spent, jobs)
 	}
 }
 
-// The usual way, beside it: the handler asks a limiter, and snoozes the job for as long as the limiter says. It is for the figures.
-func TestUsualWay(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("it is measured, and promises nothing")
+// A backlog under the middleware, and beside it the usual way. It prints the rows of docs/benchmarks.md.
+func BenchmarkBacklog(b *testing.B) {
+	scale := 10
+	if os.Getenv("HEADWAY_BENCH_SCENARIOS") == "all" {
+		scale = 1
 	}
-	limit := *perSecond
-	b := newBench(t, "usual", policy.Rule{Name: "account", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Second})
-	b.enqueue(t, *jobs)
-	for range 2 {
-		b.serve(t, nil, func(ctx context.Context, job *river.Job[mail]) error {
-			d, err := b.limiter.Allow(ctx, job.Args.Scope)
-			if err == nil && !d.Allowed {
-				return river.JobSnooze(d.RetryAfter)
+	for _, c := range []struct {
+		who         string
+		jobs, limit int
+		work        func(*bench, testing.TB)
+	}{
+		{"riverlimit", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 100, 0) }},
+		{"riverlimit, 30 workers each", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 30, 0) }},
+		{"riverlimit, Hold 500ms", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 100, 500*time.Millisecond) }},
+		{"the usual way", 2000, 100, (*bench).usual},
+		{"riverlimit", 600, 30, func(q *bench, t testing.TB) { q.ours(t, 100, 0) }},
+		{"the usual way", 600, 30, (*bench).usual},
+	} {
+		jobs := c.jobs / scale
+		measure := fmt.Sprintf("%d River jobs at %d/s", jobs, c.limit)
+		b.Run(measure+"/"+c.who, func(b *testing.B) {
+			for b.Loop() {
+				q := newBench(b, window(int64(c.limit)))
+				q.enqueue(b, jobs)
+				c.work(q, b)
+				q.untilCompleted(b, jobs)
+				most := q.most(time.Second)
+				// A window that begins with the backlog may take its limit at once.
+				rate := float64(jobs-c.limit) / q.starts[jobs-1].Sub(q.starts[0]).Seconds()
+				pickups := float64(q.number(b, "SELECT sum(coalesce((metadata->>'snoozes')::int, 0) + 1) FROM river_job")) / float64(jobs)
+				b.ReportMetric(rate, "starts/s")
+				b.ReportMetric(pickups, "pick-ups/job")
+				b.Logf("| %s | %s | %d | %.1f %% | %d | %d | %.2f | %.1f |", measure, c.who, len(q.starts), 100*rate/float64(c.limit), most, c.limit, pickups, rate)
 			}
-			b.began()
-			return err
 		})
 	}
-	b.untilCompleted(t, *jobs)
-	t.Log(b.figures(t, limit))
 }
