@@ -69,6 +69,28 @@ func TestScopesOfClients(t *testing.T) {
 	}
 }
 
+// An id is a client's own: others that share the scope neither settle what it names, nor are answered with its grant.
+func TestIDsAreTheClientsOwn(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, clientsOf(t, "clients:\n  a: {sha256: "+sumOf("a")+", scopes: [llm, runs]}\n  b: {sha256: "+sumOf("b")+", scopes: [llm, runs]}\n"))
+	a.token = "a"
+	id := strings.Repeat("x", maxID)
+	a.wants("reserve", `{"scope":"llm","id":"`+id+`","cost":{"tokens":600}}`, 200, `{"remaining":400,"id":"`+id+`"}`)
+	a.wants("lease", `{"scope":"runs","id":"`+id+`"}`, 200, `{}`)
+	a.token = "b"
+	for path, body := range map[string]string{
+		"settle": `{"scope":"llm","id":"` + id + `","cost":{"tokens":1}}`, "refund": `{"scope":"llm","id":"` + id + `"}`, "report": `{"scope":"llm","status":200,"id":"` + id + `"}`,
+		"renew": `{"scope":"runs","id":"` + id + `"}`, "release": `{"scope":"runs","id":"` + id + `"}`,
+	} {
+		a.wants(path, body, 404, `{}`)
+	}
+	a.wants("reserve", `{"scope":"llm","id":"`+id+`","cost":{"tokens":300}}`, 200, `{"remaining":100}`)
+	a.wants("refund", `{"scope":"llm","id":"`+id+`"}`, 200, `{}`)
+	a.token = "a"
+	a.wants("settle", `{"scope":"llm","id":"`+id+`","cost":{"tokens":100}}`, 200, `{"rules":[{"rule":"tokens","rule_scope":"llm","unit":"tokens","spent":100,"back":500}]}`)
+	a.wants("renew", `{"scope":"runs","id":"`+id+`"}`, 200, `{}`)
+}
+
 // A changed file counts, and one with an error does not.
 func TestClientsAreReadAgain(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"time"
 
@@ -49,7 +48,7 @@ func (h *Handler) decide(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.ask(ctx, a)
+	d, err := h.ask(ctx, r, a)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +61,7 @@ func (h *Handler) reserve(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.askAndKeep(ctx, a, h.cfg.Limiter.SaveGrant)
+	d, err := h.askAndKeep(ctx, r, a, h.cfg.Limiter.SaveGrant)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +78,7 @@ func (h *Handler) lease(ctx context.Context, r *request) (any, error) {
 	if a.Connected {
 		save = h.cfg.Limiter.SaveGrant
 	}
-	d, err := h.askAndKeep(ctx, &a.askAndKeep, save)
+	d, err := h.askAndKeep(ctx, r, &a.askAndKeep, save)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +90,9 @@ func (h *Handler) lease(ctx context.Context, r *request) (any, error) {
 	return nil, h.hold(ctx, r, d, answer)
 }
 
-// askAndKeep asks, and stores what was granted for any server to find.
-func (h *Handler) askAndKeep(ctx context.Context, a *askAndKeep, save func(context.Context, throttle.Grant, string, time.Duration) error) (throttle.Decision, error) {
+// askAndKeep asks, and stores what was granted for any server to find. If this server dies between the two, the units stay charged until their
+// window ends, unless its client asks again under its id: the grant is then the same, and is stored.
+func (h *Handler) askAndKeep(ctx context.Context, r *request, a *askAndKeep, save func(context.Context, throttle.Grant, string, time.Duration) error) (throttle.Decision, error) {
 	keep := cmp.Or(time.Duration(a.Keep), MaxKeep)
 	if keep < minKeep || keep > MaxKeep {
 		return throttle.Decision{}, &fault{http.StatusBadRequest, "keep is " + duration.Format(keep) + "; it is 1s to 24h", forms["keep"]}
@@ -101,11 +101,11 @@ func (h *Handler) askAndKeep(ctx context.Context, a *askAndKeep, save func(conte
 	if fresh {
 		a.ID = throttle.NewID()
 	}
-	d, err := h.ask(ctx, &a.ask)
+	d, err := h.ask(ctx, r, &a.ask)
 	if err != nil || !d.Allowed {
 		return d, err
 	}
-	if err = save(context.WithoutCancel(ctx), d.Grant, a.ID, keep); err != nil && fresh { // else its client asks again under its id
+	if err = save(context.WithoutCancel(ctx), d.Grant, r.own(a.ID), keep); err != nil && fresh { // else its client asks again under its id
 		_ = h.cfg.Limiter.Refund(ctx, d.Grant) // if it fails, the units come back by the clock
 	}
 	return d, err
@@ -113,8 +113,8 @@ func (h *Handler) askAndKeep(ctx context.Context, a *askAndKeep, save func(conte
 
 // ask has the limiter decide, at once or at the start. A request with an id goes on when its client has gone, which may ask again
 // under the id: another server may have told it of the same grant.
-func (h *Handler) ask(ctx context.Context, a *ask) (throttle.Decision, error) {
-	req := throttle.Request{Scope: a.Scope, Cost: a.Cost.each, Costs: a.Cost.units, ID: a.ID}
+func (h *Handler) ask(ctx context.Context, r *request, a *ask) (throttle.Decision, error) {
+	req := throttle.Request{Scope: a.Scope, Cost: a.Cost.each, Costs: a.Cost.units, ID: r.own(a.ID)}
 	wait := time.Duration(a.Wait)
 	switch {
 	case len(a.ID) > maxID:
@@ -167,7 +167,7 @@ func (h *Handler) enter() (leave func(), err error) {
 
 // decided writes a decision: 429 for a denial.
 func (r *request) decided(d throttle.Decision, answer *decision) (any, error) {
-	maps.Copy(r.w.Header(), d.Header())
+	d.SetHeader(r.w.Header())
 	if d.Allowed {
 		return answer, nil
 	}

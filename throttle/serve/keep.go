@@ -42,7 +42,7 @@ func (h *Handler) settle(ctx context.Context, r *request) (any, error) {
 	if err := b.Cost.CheckUnits(); err != nil {
 		return nil, err
 	}
-	g, err := h.load(ctx, b.ref)
+	g, err := h.load(ctx, r, b.ref)
 	if err != nil {
 		return nil, err
 	}
@@ -86,18 +86,18 @@ func (h *Handler) with(ctx context.Context, r *request, do func(context.Context,
 	if err != nil {
 		return nil, err
 	}
-	g, err := h.load(ctx, *b)
+	g, err := h.load(ctx, r, *b)
 	if err == nil {
 		err = do(ctx, g)
 	}
 	return &done{ID: b.ID}, err
 }
 
-func (h *Handler) load(ctx context.Context, b ref) (throttle.Grant, error) {
+func (h *Handler) load(ctx context.Context, r *request, b ref) (throttle.Grant, error) {
 	if b.ID == "" {
 		return throttle.Grant{}, &fault{http.StatusBadRequest, "the field id is missing", forms["id"]}
 	}
-	return h.cfg.Limiter.LoadGrant(ctx, b.Scope, b.ID)
+	return h.cfg.Limiter.LoadGrant(ctx, b.Scope, r.own(b.ID))
 }
 
 // heartbeat is how often a lease that its connection holds writes an empty line, so that no proxy closes the connection.

@@ -36,7 +36,7 @@ func (h *Handler) report(ctx context.Context, r *request) (any, error) {
 	var g throttle.Grant
 	about := b.Scope
 	if b.ID != "" {
-		if g, err = h.load(ctx, ref{b.Scope, b.ID}); err != nil {
+		if g, err = h.load(ctx, r, ref{b.Scope, b.ID}); err != nil {
 			return nil, err
 		}
 		about = g.AnswerScope()

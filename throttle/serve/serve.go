@@ -13,8 +13,11 @@ package serve
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	_ "embed" // for openapi.yaml
+	"encoding/base64"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -57,6 +60,16 @@ type request struct {
 	w      http.ResponseWriter
 	client *Client // nil without Config.Clients
 	body   []byte
+}
+
+// own returns the id under which Redis knows one of the client: clients that share a scope cannot settle each other's reservations, nor be
+// answered with each other's grants. It is a hash, since names and ids together may be longer than an id.
+func (r *request) own(id string) string {
+	if r.client == nil || id == "" {
+		return id
+	}
+	sum := sha256.Sum256([]byte(r.client.Name + "/" + id)) // a name has no '/'
+	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
 const (
@@ -134,7 +147,11 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	buf, _ := buffers.Get().(*bytes.Buffer)
 	defer buffers.Put(buf)
 	buf.Reset()
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
+	body := io.Reader(r.Body)
+	if r.ContentLength < 0 || r.ContentLength > maxBody {
+		body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
+	if _, err := buf.ReadFrom(body); err != nil {
 		if errors.As(err, new(*http.MaxBytesError)) {
 			return nil, &fault{http.StatusRequestEntityTooLarge, "the body is longer than 64 KiB", "a shorter one; of an answer's body the first 4 KiB are enough"}
 		}
@@ -156,13 +173,17 @@ func isJSON(contentType string) bool {
 }
 
 func write(w http.ResponseWriter, status int, answer any) {
-	text, err := json.Marshal(answer)
-	if err != nil { // it has no type that can fail
-		status, text = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written"}`)
+	buf, _ := buffers.Get().(*bytes.Buffer)
+	defer buffers.Put(buf)
+	buf.Reset()
+	if err := json.MarshalWrite(buf, answer); err != nil { // it has no type that can fail
+		status = http.StatusInternalServerError
+		buf.WriteString(`{"error":"the answer cannot be written"}`)
 	}
+	buf.WriteByte('\n')
 	w.Header()["Content-Type"] = isOf
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // its client may have gone
+	_, _ = w.Write(buf.Bytes()) // its client may have gone
 }
 
 // fault is an answer to a request that cannot be carried out, in one line, and what to do about it.
@@ -198,7 +219,7 @@ func faultOf(err error) *fault {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &fault{http.StatusServiceUnavailable, "the request ended before it was decided", "again"}
 	case errors.Is(err, throttle.ErrGrantNotFound):
-		return &fault{http.StatusNotFound, text, "the scope and id of a reservation or lease that was not refunded, within its keep"}
+		return &fault{http.StatusNotFound, "no reservation or lease of the scope is kept under this id", "the scope and id of one of your own that was not refunded, within its keep"}
 	case errors.Is(err, throttle.ErrLeaseLost):
 		return &fault{http.StatusGone, "the lease is lost: it was not renewed in time, or was released", "stop the run, and take a new lease"}
 	case errors.As(err, new(*policy.UnmatchedError)):

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
+	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/throttletest"
 )
 
@@ -189,6 +190,19 @@ func TestReserve(t *testing.T) {
 	a.wants("decide", `{"scope":"llm","cost":{"tokens":1000}}`, 200, `{"allowed":true}`)
 	a.wants("settle", `{"scope":"llm","id":"unknown","cost":{"tokens":1}}`, 404, `{}`)
 	a.wants("reserve", `{"scope":"off"}`, 429, `{"id":null}`)
+}
+
+// "A server that dies between the two": the same id brings the same grant, charged once, and it is stored then.
+func TestReserveAgain(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t, nil)
+	d, err := a.h.(*Handler).cfg.Limiter.Decide(t.Context(), throttle.Request{Scope: "llm", Costs: policy.Costs{"tokens": 600}, ID: "x"}) // and dies
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	a.wants("settle", `{"scope":"llm","id":"x","cost":{"tokens":100}}`, 404, `{}`)
+	a.wants("reserve", `{"scope":"llm","id":"x","cost":{"tokens":600}}`, 200, `{"remaining":400}`)
+	a.wants("settle", `{"scope":"llm","id":"x","cost":{"tokens":100}}`, 200, `{"rules":[{"rule":"tokens","rule_scope":"llm","unit":"tokens","spent":100,"back":500}]}`)
 }
 
 func TestLease(t *testing.T) {
