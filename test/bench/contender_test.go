@@ -86,7 +86,7 @@ func byQueue(st *stage) error {
 	client := queue.NewClient(st.rdb, queue.ClientConfig{Limiter: limiter})
 	tasks := func(yield func(queue.Task) bool) {
 		for _, j := range st.tasks {
-			if !yield(queue.Task{Type: "work", Scope: j.scope, ID: j.id}) {
+			if !yield(queue.Task{Type: "work", Scope: j.scope, ID: j.id, Costs: st.costs}) {
 				return
 			}
 		}

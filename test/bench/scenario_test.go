@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -30,6 +31,9 @@ type scenario struct {
 	slots int
 	// api makes every task call the counting API.
 	api bool
+	// costs are those of each task, and call is what it calls instead of the counting API. Default to one request, and to nothing.
+	costs policy.Costs
+	call  func(ctx context.Context, id string) error
 	// lasts is how long a run takes, of a contender outside its call of the API. Defaults to no time, and to latency outside.
 	lasts time.Duration
 	// later has the built programs enqueue while the workers run. Defaults to before.

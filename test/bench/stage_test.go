@@ -88,7 +88,10 @@ func (st *stage) run(ctx context.Context, j job) error {
 	if st.lasts > 0 {
 		<-time.After(st.lasts)
 	}
-	if st.at == nil {
+	switch {
+	case st.call != nil:
+		return st.call(ctx, j.id)
+	case st.at == nil:
 		return nil
 	}
 	return callOf(ctx, st.calls, st.at.URL(j.scope), j.id)

@@ -23,7 +23,11 @@ var (
 func usual(name string, burst func(policy.Rule) int64) contender {
 	return contender{
 		name: name, enqueue: byAsynq, serve: byTheWiki, spell: peerSpell,
-		change: func(r policy.Rule) policy.Rule { return bucket(r.Name, r.Limit, r.Per, burst(r)) },
+		change: func(r policy.Rule) policy.Rule {
+			as := bucket(r.Name, r.Limit, r.Per, burst(r))
+			as.Unit = r.Unit
+			return as
+		},
 	}
 }
 
@@ -70,7 +74,7 @@ func (st *stage) ask(ctx context.Context, limiter *redis_rate.Limiter, scope str
 	}
 	for _, r := range rules {
 		limit := redis_rate.Limit{Rate: int(r.Rule.Limit), Burst: int(r.Rule.Burst), Period: r.Rule.Per}
-		res, err := limiter.Allow(ctx, r.Scope.String()+":"+r.Rule.Name, limit)
+		res, err := limiter.AllowN(ctx, r.Scope.String()+":"+r.Rule.Name, limit, int(st.costs.Of(r.Rule.Unit)))
 		if err != nil {
 			return err
 		}
