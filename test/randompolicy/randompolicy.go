@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// Limits returns a tree of valid rules with names out of names, which may hold "*".
+// Limits returns a tree of valid rules with names out of names, which may hold "*". Some names have the tier gold.
 func Limits(random *rand.Rand, names []string, levels int) map[string]policy.ScopeConfig {
 	if levels == 0 {
 		return nil
@@ -39,6 +39,13 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		random.Shuffle(len(node.Rules), func(i, j int) { node.Rules[i], node.Rules[j] = node.Rules[j], node.Rules[i] })
 		if random.IntN(4) > 0 {
 			node.Scopes = Limits(random, names, levels-1)
+		}
+		for name, below := range node.Scopes {
+			if name == "*" && random.IntN(2) == 0 {
+				below.Pool = policy.Pool{}
+				node.Scopes["*gold"] = below
+				break
+			}
 		}
 		isMember := func(name string) bool { return strings.HasPrefix(name, "@") }
 		if levels == 2 && random.IntN(4) == 0 && !slices.ContainsFunc(names, isMember) {

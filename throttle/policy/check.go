@@ -116,6 +116,7 @@ type checker struct {
 	diag.Faults
 	raises bool // some limit may grow above the configured one
 	breaks bool // some level has a breaker
+	tiered bool // some names have tiers
 }
 
 func (c *checker) add(at diag.Place, path, format string, args ...any) {
@@ -134,6 +135,12 @@ func (c *checker) word(w written, path, field string) {
 func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig, path string, level int) {
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
 		s, from, at := configs[name], source.under(name), diag.PathTo(path, name)
+		tier, isTier := tierIn(name)
+		if isTier && level > 1 {
+			at = diag.PathTo(strings.TrimSuffix(path, "scopes")+"tiers", tier)
+		} else if isTier {
+			c.add(from.place(), at, `%s begins with "*", as tiers do, and stands at the top; tiers are of names below a provider`, diag.PathName(name))
+		}
 		if level > maxLevels {
 			c.add(from.place(), at, "%s is at level %d; the most is %d", diag.PathName(name), level, maxLevels)
 			continue
@@ -157,11 +164,21 @@ func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig
 			t.every = child
 			continue
 		}
-		if t.scopes == nil {
-			t.scopes = map[string]*tree{}
+		if isTier {
+			c.tiered, t.tiers = true, with(t.tiers, tier, child)
+			continue
 		}
-		t.scopes[name] = child
+		t.scopes = with(t.scopes, name, child)
 	}
+}
+
+// with puts a tree into a map, which may be nil.
+func with(trees map[string]*tree, name string, t *tree) map[string]*tree {
+	if trees == nil {
+		trees = map[string]*tree{}
+	}
+	trees[name] = t
+	return trees
 }
 
 // fields checks the fields of a scope that stand for themselves.
@@ -261,7 +278,7 @@ func (c *checker) shares(s ScopeConfig, scope *Source, path string, level int) m
 
 func (c *checker) share(name string, share Share, from *Source, path string) {
 	reason := diag.NameReason(name)
-	if name == anyName {
+	if strings.HasPrefix(name, anyName) {
 		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
 	}
 	if reason != "" {

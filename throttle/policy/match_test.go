@@ -102,13 +102,17 @@ func TestMatchUnmatched(t *testing.T) {
 }
 
 // The model is the definition of the overlay, word for word: given parent's
-// layers P, low to high, the layers below are each "*" of P, then each name of P. What the
+// layers P, low to high, the layers below are each "*" of P, then each tier of P, then each name of P. Names "a" have the tier gold. What the
 // last of them says of answers counts for the rules of its level, and below it. The tree has its defaults written out.
 func modelMatch(limits map[string]policy.ScopeConfig, s policy.Scope) (bounds []policy.MatchedRule, matched bool) {
 	layers, says, heeds := []policy.ScopeConfig{{Scopes: limits}}, policy.Corrects{}, false
 	for i, name := range s.Names() {
 		var below []policy.ScopeConfig
-		for _, want := range []string{"*", name} {
+		wants := []string{"*", name}
+		if name == "a" {
+			wants = []string{"*", "*gold", name}
+		}
+		for _, want := range wants {
 			for _, p := range layers {
 				if n, ok := p.Scopes[want]; ok {
 					below = append(below, n)
@@ -148,6 +152,12 @@ func TestMatchModel(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
+		p = p.WithTiers(func(name policy.Scope) string {
+			if strings.HasSuffix(name.String(), "/a") {
+				return "gold"
+			}
+			return ""
+		})
 		_, limits = p.Limits()
 		for range 30 {
 			names := make([]string, 1+random.IntN(levels))

@@ -60,7 +60,8 @@ var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Seco
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
 // ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the rules of every name of its
-// level. The rules of a name itself are laid over them, rule by rule.
+// level, and below a provider "*gold" those of every name of the tier gold (WithTiers). Over the rules of "*" those of the tier are laid,
+// and over both those of a name itself, rule by rule.
 type ScopeConfig struct {
 	// Rules are in the order in which decisions list them. Their names differ.
 	Rules []Rule
@@ -114,6 +115,8 @@ type Policy struct {
 	root      tree
 	raises    bool // some limit may grow above the configured one
 	breaks    bool // some level has a breaker
+	tiered    bool // some names have tiers
+	tierOf    func(name Scope) string
 }
 
 // tree is a ScopeConfig that has been checked: Rules have their defaults, Scopes is empty.
@@ -124,6 +127,7 @@ type tree struct {
 	weighs bool  // names right below have weights
 	pooled bool  // a pool stands here or above
 	every  *tree // the "*" of scopes, which every path passes through
+	tiers  map[string]*tree
 	scopes map[string]*tree
 }
 
@@ -164,7 +168,7 @@ func NewFrom(source *Source, unmatched Unmatched, limits map[string]ScopeConfig)
 	if !c.None() {
 		return nil, &Error{Name: name, Faults: c.All()}
 	}
-	p.raises, p.breaks = c.raises, c.breaks
+	p.raises, p.breaks, p.tiered = c.raises, c.breaks, c.tiered
 	return p, nil
 }
 
@@ -194,8 +198,8 @@ func window(provider string, limit int64, per time.Duration) *Policy {
 
 // Match returns the rules of a scope, outermost level first.
 //
-// Under each node that covers a level, up to two nodes cover the next level of the path: that of its name, and that of "*". Nodes
-// of the name take precedence over those of "*". Among either, precedence follows that of the parents. A rule replaces as a whole
+// Under each node that covers a level, up to three nodes cover the next level of the path: that of "*", that of the tier of its name,
+// and that of its name. Nodes of the name take precedence over those of its tier, and those over nodes of "*". Among either, precedence follows that of the parents. A rule replaces as a whole
 // the rule of the same name in a node of lower precedence, and keeps its place. Unlimited removes that rule. All other rules
 // stay.
 //
@@ -254,7 +258,7 @@ func (p *Policy) resolve(s Scope, at time.Time) (bounds []MatchedRule, matched b
 	layers, next := append(here[:0], &p.root), above[:0]
 	a := answering{tree: defaultAnswers}
 	for level := s.below(Scope{}); level != (Scope{}) && len(layers) > 0; level = s.below(level) {
-		layers, next = under(next[:0], layers, level.last()), layers
+		layers, next = p.under(next[:0], layers, level), layers
 		matched = matched || lastWith(layers, func(t *tree) bool { return len(t.Rules) > 0 || hasPool(t) }) != nil
 		first := len(bounds)
 		bounds = fold(bounds, layers, level)
@@ -282,7 +286,7 @@ func (p *Policy) settings(s Scope, has func(*tree) bool, visit func(level Scope,
 func (p *Policy) visit(s Scope, visit func(level Scope, layers []*tree)) {
 	layers := []*tree{&p.root}
 	for level := s.below(Scope{}); level != (Scope{}) && len(layers) > 0; level = s.below(level) {
-		layers = under(nil, layers, level.last())
+		layers = p.under(nil, layers, level)
 		visit(level, layers)
 	}
 }
@@ -332,17 +336,20 @@ func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 	if t.every != nil && !t.every.each(visit) {
 		return false
 	}
-	for _, child := range t.scopes {
-		if !child.each(visit) {
-			return false
+	for _, below := range []map[string]*tree{t.tiers, t.scopes} {
+		for _, child := range below {
+			if !child.each(visit) {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-// under appends the trees of the level below layers, lowest precedence first: those that every name inherits, then those of this
-// name. A member of a pool inherits those of all members.
-func under(dst, layers []*tree, name string) []*tree {
+// under appends the trees of a level, given those of the level above, lowest precedence first: those that every name inherits, those of
+// its tier, then those of this name. A member of a pool inherits those of all members.
+func (p *Policy) under(dst, layers []*tree, level Scope) []*tree {
+	name := level.last()
 	isMember := strings.HasPrefix(name, memberMark) && lastWith(layers, hasPool) != nil
 	for _, layer := range layers {
 		every := layer.every
@@ -351,6 +358,14 @@ func under(dst, layers []*tree, name string) []*tree {
 		}
 		if every != nil {
 			dst = append(dst, every)
+		}
+	}
+	if lastWith(layers, hasTiers) != nil {
+		tier := p.Tier(level)
+		for _, layer := range layers {
+			if t := layer.tiers[tier]; t != nil {
+				dst = append(dst, t)
+			}
 		}
 	}
 	for _, layer := range layers {
@@ -409,6 +424,9 @@ func (t *tree) config() ScopeConfig {
 	s.Scopes = map[string]ScopeConfig{}
 	if t.every != nil {
 		s.Scopes[anyName] = t.every.config()
+	}
+	for tier, child := range t.tiers {
+		s.Scopes[tierMark+tier] = child.config()
 	}
 	for name, child := range t.scopes {
 		s.Scopes[name] = child.config()

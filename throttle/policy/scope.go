@@ -27,7 +27,7 @@ const anyName = "*"
 type Scope struct{ text string }
 
 // ParseScope parses a path of 1 to 8 names divided by '/'. A name is 1 to 128 bytes of UTF-8 without '/', control characters,
-// U+2028, U+2029 and U+FEFF, and is not "*". All other characters are allowed and stand for themselves: names are not trimmed,
+// U+2028, U+2029 and U+FEFF, and does not begin with "*". All other characters are allowed and stand for themselves: names are not trimmed,
 // folded or normalised.
 //
 // The error is a *ScopeError with the first fault. ParseScope allocates only that: the Scope shares the memory of s.
@@ -70,6 +70,9 @@ func taskNameReason(name string, level int) string {
 	}
 	if name == anyName {
 		return fmt.Sprintf(`name %d is "*", which stands for every name in limits.yaml; write the name itself`, level)
+	}
+	if strings.HasPrefix(name, tierMark) {
+		return fmt.Sprintf(`name %d begins with "*", as places of tiers do; write %%2A in its place, as JoinScope does`, level)
 	}
 	if reason := diag.NameReason(name); reason != "" {
 		return fmt.Sprintf("name %d %s", level, reason)
@@ -131,7 +134,7 @@ func (s Scope) last() string { return s.text[strings.LastIndexByte(s.text, '/')+
 
 // JoinScope returns the path of names that come from outside, such as a tenant's id, outermost first: JoinScope("payments",
 // "acme") is payments/acme. Each name is one level, whatever it holds, and two names never become the same: '/', '%', control
-// characters, bytes that are no UTF-8 and a name "*" are written as %2F and the like, and a name longer than 128 bytes ends in a
+// characters, bytes that are no UTF-8 and a "*" at the beginning are written as %2F and the like, and a name longer than 128 bytes ends in a
 // hash of it.
 //
 // The result is empty if there is no name or one is empty, since every caller without a tenant would spend from the same limits
@@ -151,7 +154,7 @@ func escapeName(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); {
 		r, size := utf8.DecodeRuneInString(name[i:])
-		if r == '/' || r == '%' || name == anyName || r == utf8.RuneError && size == 1 || diag.Invisible(r) {
+		if r == '/' || r == '%' || i == 0 && r == '*' || r == utf8.RuneError && size == 1 || diag.Invisible(r) {
 			for _, c := range []byte(name[i : i+size]) {
 				fmt.Fprintf(&b, "%%%02X", c)
 			}
