@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headway-go/headway/internal/wire"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Config configures a Limiter. The zero Config is ready to use.
@@ -26,6 +27,13 @@ type Config struct {
 	// App is the name of this application, for scopes whose policy lists the applications that may spend
 	// from them. Defaults to none, which may spend only from scopes without such a list.
 	App string
+	// TierOf returns the tier of a name where the policy has tiers, as from the user's own database: policystore.Store.TierOf, or TierOr
+	// around a function of yours. It is asked once for each name, and again after TierTTL in the background; 100,000 names are kept.
+	// It may take a second. If it fails, the last tier that it returned counts, and Logger and Observer are told. Defaults to none:
+	// no name has a tier. Source: docs/tiers.md
+	TierOf policy.TierOf
+	// TierTTL is how old a tier may be, a second at least. Defaults to 1 minute.
+	TierTTL time.Duration
 	// Unbatched sends each decision as a script call of its own, at once. By default, the decisions of a provider that are
 	// requested while others are in flight share the next call. Defaults to false.
 	Unbatched bool
@@ -54,6 +62,8 @@ type Observer interface {
 	Overspent(rules []RuleState)
 	// Upstream reports a new effect of an API's answer that this process reported.
 	Upstream(change UpstreamChange)
+	// TierTrouble reports a failure of Config.TierOf, or a tier that the policy does not have.
+	TierTrouble(trouble TierTrouble)
 }
 
 // NoObserver observes nothing.
@@ -67,6 +77,9 @@ func (NoObserver) Overspent([]RuleState) {}
 
 // Upstream does nothing.
 func (NoObserver) Upstream(UpstreamChange) {}
+
+// TierTrouble does nothing.
+func (NoObserver) TierTrouble(TierTrouble) {}
 
 const (
 	defaultPrefix  = "hw"
@@ -83,6 +96,7 @@ func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
 	c.StartTolerance = max(cmp.Or(c.StartTolerance, defaultPad), 0)
 	c.Timeout = cmp.Or(max(c.Timeout, 0), defaultTimeout)
+	c.TierTTL = cmp.Or(max(c.TierTTL, 0), defaultTierTTL)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
@@ -93,6 +107,9 @@ func (c Config) faults() (faults []error) {
 	}
 	if c.StartTolerance != 0 && (c.StartTolerance < time.Millisecond || c.StartTolerance > time.Second) {
 		faults = append(faults, fmt.Errorf("throttle: Config.StartTolerance is %s; it is how late timers are: 1ms to 1s, or negative for none", c.StartTolerance))
+	}
+	if c.TierTTL < time.Second {
+		faults = append(faults, fmt.Errorf("throttle: Config.TierTTL is %s; the least is 1s", c.TierTTL))
 	}
 	return faults
 }

@@ -33,6 +33,7 @@ type Limiter struct {
 	ahead   atomic.Int64  // the furthest start ever asked for
 	clock   func() string // what scripts get for the time: "", or a test's own
 	list    *waitlist.List
+	tiers   *tiers // nil without Config.TierOf
 }
 
 // New returns a Limiter that keeps its state in rdb: a single server, Sentinel, Cluster or Ring client. It does no I/O, and the
@@ -59,7 +60,11 @@ func New(rdb redis.UniversalClient, policy *policy.Policy, cfg Config) (*Limiter
 		clock:  func() string { return "" },
 	}
 	l.sender = newSender(l)
-	l.scopes = wire.NewScopes(policy, wire.Compiler{Base: cfg.Prefix, Tolerance: cfg.StartTolerance}, l.serverTime, l.newPlan)
+	l.tiers = newTiers(l)
+	l.scopes = wire.NewScopes(l.withTiers(policy), wire.Compiler{Base: cfg.Prefix, Tolerance: cfg.StartTolerance}, l.serverTime, l.newPlan)
+	if l.tiers != nil {
+		l.scopes.Touch = l.tiers.touch
+	}
 	l.list = waitlist.New(waitlist.Config{
 		Redis: rdb, Scopes: l.scopes, Clocks: l.clocks, Base: cfg.Prefix, Timeout: cfg.Timeout, Logger: cfg.Logger,
 		Clock: func() string { return l.clock() }, ID: l.sender.records.client,
@@ -84,8 +89,16 @@ func (l *Limiter) Policy() *policy.Policy {
 // I/O. A nil policy changes nothing. Source: docs/algorithms.md#changing-a-limit
 func (l *Limiter) SetPolicy(policy *policy.Policy) {
 	if policy != nil {
-		l.scopes.Set(policy)
+		l.scopes.Set(l.withTiers(policy))
 	}
+}
+
+// withTiers returns a policy with the tiers of names, if it has any.
+func (l *Limiter) withTiers(p *policy.Policy) *policy.Policy {
+	if l.tiers == nil || !p.Tiered() {
+		return p
+	}
+	return p.WithTiers(l.tiers.tier)
 }
 
 // EarlierPolicies returns the limiter's previous policies, the latest last: 16 at most. It does no I/O.

@@ -199,6 +199,7 @@ func (l *Limits) build(file limitsfile.File) error {
 		first = new(policy.Policy) // it denies all, until the limits in Redis are known
 	}
 	cfg := l.cfg.Throttle
+	cfg.TierOf = policystore.New(l.rdb, policystore.Config{Prefix: cfg.Prefix}).TierOr(cfg.TierOf)
 	cfg.App, cfg.Observer, cfg.OnShadow, cfg.Logger = l.cfg.App, l.metrics, l.shadowed, calm
 	if l.usage != nil {
 		cfg.OnSpent = l.usage.Record

@@ -63,6 +63,11 @@ func (o deciding) Upstream(change throttle.UpstreamChange) {
 	o.events.Upstream(change)
 }
 
+func (o deciding) TierTrouble(trouble throttle.TierTrouble) {
+	o.Metrics.TierTrouble(trouble)
+	o.events.TierTrouble(trouble)
+}
+
 // polls passes polls on to the events.
 type polls struct {
 	NoObserver

@@ -104,7 +104,7 @@ func (t *target) open(c *cobra.Command) (err error) {
 		cfg.Within = &queue.Within{Scope: t.within, MaxPriority: t.maxPriority}
 	}
 	if t.policy != nil { // without a policy there are no turns to give
-		if cfg.Limiter, err = throttle.New(t.rdb, t.policy, throttle.Config{}); err != nil {
+		if cfg.Limiter, err = throttle.New(t.rdb, t.policy, throttle.Config{TierOf: policystore.New(t.rdb, policystore.Config{}).TierOf}); err != nil {
 			return errors.Join(err, t.rdb.Close())
 		}
 	}

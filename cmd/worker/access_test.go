@@ -91,6 +91,7 @@ limits:
     rules:
       - {name: account, algorithm: sliding-window, limit: 10, per: 1s}
       - {name: day, algorithm: calendar, limit: 1000, resets: "0 0 * * *"}
+    tiers: {gold: {}}
     scopes:
       "*":
         breaker: {of: 1000}
@@ -282,7 +283,7 @@ func (l *limited) everyVerb() {
 	for _, words := range []string{
 		"list", "export", "history", "show payments/acme", "show payments/*", "reset payments/acme",
 		"set payments/acme tenant limit=9", "set payments/acme tenant limit=8 -for 1h", "assign payments owner=team", "remove payments account",
-		"unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
+		"tier payments/acme gold", "tier payments", "unset payments", "pause payments -for 1h", "resume payments", "pause payments/acme", "drain payments", "unset", "rollback 3",
 		"open payments/acme -for 1h", "close payments/acme", "replay redis -draft " + path,
 	} {
 		l.run(0, strings.Fields(words)...)

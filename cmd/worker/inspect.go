@@ -92,7 +92,7 @@ func (i *inspection) over(do func(ctx context.Context, words []string) error) fu
 				}
 				cfg.Store = i.store()
 			}
-			if cfg.Limiter, err = throttle.New(i.rdb, i.policy, throttle.Config{}); err != nil {
+			if cfg.Limiter, err = throttle.New(i.rdb, i.policy, throttle.Config{TierOf: i.store().TierOf}); err != nil {
 				return err
 			}
 			i.asked = control.New(cfg)

@@ -127,7 +127,7 @@ pool's member, payments/@key1. limits resume ends a pause by the limits.`
 	for _, c := range []*cobra.Command{set, assign, pause, drain} {
 		c.Flags().BoolVar(&l.edit.Force, "force", false, "also if the limits have no SCOPE")
 	}
-	return []*cobra.Command{set, assign, remove, unset, importing, rollback, reset, pause, resume, opening, closing, drain}
+	return []*cobra.Command{set, assign, l.tier(), remove, unset, importing, rollback, reset, pause, resume, opening, closing, drain}
 }
 
 // of returns what reads the words of a verb that takes a scope and a rule, or less.
@@ -301,6 +301,9 @@ func (l *limitsCommand) current(ctx context.Context) (policystore.Version, *poli
 		return v, nil, err
 	}
 	p, _, err := store.Policy(ctx, v, l.now)
+	if err == nil {
+		p = store.WithTiers(ctx, p)
+	}
 	return v, p, err
 }
 

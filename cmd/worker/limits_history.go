@@ -24,6 +24,7 @@ type versionReport struct {
 	Rules   *int                `json:"rules,omitempty"` // absent where it is not known
 	Diff    []differenceReport  `json:"diff,omitempty"`
 	Resets  []policystore.Reset `json:"resets,omitempty"`
+	Tiers   []policystore.Tier  `json:"tiers,omitempty"`
 	Reach   *reach              `json:"reach,omitempty"`
 }
 
@@ -31,7 +32,7 @@ func versionReportOf(v policystore.Version, changes []policystore.Difference) ve
 	n := len(changes)
 	return versionReport{
 		Version: v.Number, At: stamp(v.At), InForce: stamp(v.InForce), By: v.By, User: v.User, Change: v.Change, Reason: v.Reason, Via: v.Via,
-		Rules: &n, Diff: differenceReports(changes), Resets: v.Resets,
+		Rules: &n, Diff: differenceReports(changes), Resets: v.Resets, Tiers: v.Tiers,
 	}
 }
 
@@ -116,6 +117,7 @@ func (l *limitsCommand) historyLine(c policystore.Change) string {
 		return fmt.Sprintf("%d  not understood by this program", v.Number)
 	}
 	line := fmt.Sprintf("%d  %s  %s  %s", v.Number, stamp(v.At), author(v.By, v.User)+viaText(v.Via), cli.Quote(v.Change)) + reasonText(v.Reason)
+	line += tierLines(v, l.all)
 	for _, r := range v.Resets {
 		line += "\n  " + resetLine(r)
 	}

@@ -24,7 +24,8 @@ func (l *limitsCommand) printMade(ctx context.Context, made policystore.Made) {
 	for _, d := range changes {
 		text += "\n" + differenceLines(d, "  ")
 	}
-	if len(changes) == 0 {
+	text += tierLines(v, l.all)
+	if len(changes)+len(v.Tiers) == 0 {
 		text += "\n  no rule has changed"
 	}
 	r := versionReportOf(v, changes)
@@ -61,14 +62,18 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 	return list
 }
 
-// covers reports whether a place in the limits, such as payments/*, is a scope or above it.
-func covers(path, scope string) bool {
+// covers reports whether a place in the limits, such as payments/*, is a scope or above it. tier returns the tier of a name.
+func covers(path, scope string, tier func(name string) string) bool {
 	names, place := strings.Split(scope, "/"), strings.Split(path, "/")
 	if len(place) > len(names) {
 		return false
 	}
 	for i, name := range place {
-		if name != "*" && name != names[i] {
+		if of, is := strings.CutPrefix(name, "*"); is && of != "" {
+			if tier(strings.Join(names[:i+1], "/")) != of {
+				return false
+			}
+		} else if name != "*" && name != names[i] {
 			return false
 		}
 	}
@@ -245,7 +250,10 @@ func (l *limitsCommand) show(ctx context.Context, words []string) error {
 		return err
 	}
 	for path, n := range policystore.Nodes(limits) {
-		if covers(path, scope.String()) {
+		if covers(path, scope.String(), func(name string) string {
+			s, _ := policy.ParseScope(name) // a part of one
+			return p.Tier(s)
+		}) {
 			l.printAll(otherReports(v, path, n, l.now))
 		}
 	}

@@ -82,7 +82,7 @@ func (s *session) service(ctx context.Context) (*control.Service, error) {
 }
 
 func (s *session) serviceOver(p *policy.Policy) (*control.Service, error) {
-	limiter, err := throttle.New(s.rdb, p, throttle.Config{})
+	limiter, err := throttle.New(s.rdb, p, throttle.Config{TierOf: s.store().TierOf})
 	if err != nil {
 		return nil, err
 	}

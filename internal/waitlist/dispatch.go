@@ -8,6 +8,7 @@ import (
 
 	"github.com/headway-go/headway/internal/wire"
 	"github.com/headway-go/headway/lua"
+	"github.com/headway-go/headway/throttle/policy"
 )
 
 // Request asks for the tasks of a provider whose turn is near.
@@ -84,6 +85,8 @@ const (
 	// deniedPause is when to call again if all that is next waits in scopes that the policy denies: the script looks at them
 	// again after so long.
 	deniedPause = 100 * time.Millisecond
+	// renewBatch is how many rules Renew writes at once.
+	renewBatch = 64
 )
 
 // Dispatch grants tasks their starts, in the order of their turns, and charges each at its start, at most Lead and Spread ahead.
@@ -156,6 +159,46 @@ func (l *List) texts(provider string, paths []string, at time.Time) map[string]s
 		}
 	}
 	return texts
+}
+
+// Renew gives waiting tasks of a provider the rules that their scopes have by now, where those in Redis are others under the same policy:
+// the tier of a name has changed. pick says for which of some scopes. It costs a round trip for each 1000 scopes, and one for each 64 that
+// have other rules.
+func (l *List) Renew(ctx context.Context, provider string, pick func([]policy.Scope) []policy.Scope) error {
+	version, digest := l.cfg.Scopes.Version()
+	fresh := map[string]string{}
+	send := func(least int) error {
+		if len(fresh) < least || len(fresh) == 0 {
+			return ctx.Err()
+		}
+		call := wire.Dispatch{Version: version, Policy: digest, Fresh: fresh}
+		_, err := l.dispatch(ctx, provider, call, &Dispatched{})
+		fresh = map[string]string{}
+		l.Wake(provider)
+		return err
+	}
+	for cursor, more := uint64(0), true; more; more = cursor > 0 {
+		texts, next, err := l.Scan(ctx, provider, "rules", cursor)
+		if err != nil {
+			return err
+		}
+		cursor = next
+		had, scopes := map[string]string{}, []policy.Scope{}
+		for i := 0; i+1 < len(texts); i += 2 {
+			if s, err := policy.ParseScope(wire.ScopeOf(provider, texts[i])); err == nil {
+				had[s.String()], scopes = texts[i+1], append(scopes, s)
+			}
+		}
+		for _, scope := range pick(scopes) {
+			if s, err := l.cfg.Scopes.Of(scope.String()); err == nil && wire.SamePolicy(s.Text, had[scope.String()]) && !wire.SameRules(s.Text, had[scope.String()]) {
+				fresh[s.Path] = s.Text
+			}
+			if err := send(renewBatch); err != nil {
+				return err
+			}
+		}
+	}
+	return send(0)
 }
 
 // Report says what became of tasks of a provider. It costs one round trip, or two if some Came and others did not. After an

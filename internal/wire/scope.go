@@ -23,6 +23,7 @@ type Scope struct {
 	Paused     []int
 	Shadows    []policy.MatchedRule
 	Breakers   []policy.MatchedBreaker // on the scope's path, outermost first
+	Tiered     []policy.Scope          // the names on the path whose tiers the rules follow from
 
 	// Pool is the pool on the path, nil for none. Member is the one whose rules are the last ones, nil for none: see With.
 	Pool   *Pool
@@ -183,6 +184,12 @@ func (r Rules) Text() string {
 	}
 	return string(b)
 }
+
+// SamePolicy reports whether two texts are of the same policy, and SameRules whether they have the same rules, whatever their versions.
+func SamePolicy(a, b string) bool { return len(a) >= 14 && len(b) >= 14 && a[7:14] == b[7:14] }
+
+// SameRules is beside SamePolicy.
+func SameRules(a, b string) bool { return len(a) >= 14 && len(b) >= 14 && a[14:] == b[14:] }
 
 func appendRules(b []byte, rules []Rule) []byte {
 	for _, rule := range rules {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,10 @@ type Scopes struct {
 	before   []*policy.Policy // earlier policies, the latest last
 	now      func(prefix string) time.Time
 	attach   func(*Scope, *policy.Policy) any
+	forgets  int64 // how often Forget was called
+
+	// Touch is called with the names whose tiers the rules of a scope follow from, each time that it is used. Nil for none.
+	Touch func(names []policy.Scope)
 }
 
 const (
@@ -87,6 +92,7 @@ func (s *Scopes) Of(scope string) (*Scope, error) {
 	known := s.known[scope]
 	s.mu.RUnlock()
 	if known != nil && (known.Until == Never || known.Holds(s.now(known.Prefix).UnixMicro())) {
+		s.touch(known.Tiered)
 		return known, nil
 	}
 	parsed, err := policy.ParseScope(scope)
@@ -116,22 +122,42 @@ func (s *Scopes) Alone(scope policy.Scope, b policy.MatchedRule, at time.Time) *
 // At returns what applies at a scope at a time of the server's clock. It is for callers that know from a reply that Of's clock is off.
 func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	p, compiler := s.present()
+	tiered := p.TieredNames(scope) // this asks for tiers that are not known yet, before forgets is read
+	s.touch(tiered)
+	s.mu.RLock()
+	forgets := s.forgets
+	s.mu.RUnlock()
 	all, err := p.MatchAt(scope, at)
 	if err != nil {
 		return nil, err
 	}
 	compiled := compiler.Compile(scope, all, p.Weights(scope), s.pool(p, compiler, scope, at), at)
-	compiled.Breakers = p.Breakers(scope)
+	compiled.Breakers, compiled.Tiered = p.Breakers(scope), tiered
 	compiled.Attached = s.attach(compiled, p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.compiler.Version == compiler.Version {
+	if s.compiler.Version == compiler.Version && s.forgets == forgets {
 		if len(s.known) >= maxScopes {
 			clear(s.known)
 		}
 		s.known[scope.String()] = compiled
 	}
 	return compiled, nil
+}
+
+func (s *Scopes) touch(tiered []policy.Scope) {
+	if tiered != nil && s.Touch != nil {
+		s.Touch(tiered)
+	}
+}
+
+// Forget has the scopes at and below a name compiled again when they are next used: its tier is another one.
+func (s *Scopes) Forget(name policy.Scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgets++
+	maps.DeleteFunc(s.known, func(_ string, c *Scope) bool { return c.Scope.Prefix(name.Len()) == name })
+	maps.DeleteFunc(s.pools, func(level policy.Scope, _ *Pool) bool { return level.Prefix(name.Len()) == name })
 }
 
 // Unpaused compiles a scope without the pauses of the policy, for the time for which the scope holds. It does not cache the result.

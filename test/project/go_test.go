@@ -54,6 +54,7 @@ var importable = map[string]string{
 	"redis":       "github.com/redis/go-redis/v9",
 	"roundtrip":   "github.com/headway-go/headway/throttle/roundtrip",
 	"slog":        "log/slog",
+	"sql":         "database/sql",
 	"strconv":     "strconv",
 	"strings":     "strings",
 	"throttle":    "github.com/headway-go/headway/throttle",

@@ -300,12 +300,14 @@ func changedLimits(t *testing.T, url string) {
 	ask := func(code int, args ...string) string {
 		return output(t, code, "", "worker", append([]string{"limits", "-redis", url, "-json"}, args...)...)
 	}
-	file := writeFile(t, "limits.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1m}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
+	file := writeFile(t, "limits.yaml", "limits: {p: {tiers: {gold: {}, free: {}}, rules: [{name: r, algorithm: token-bucket, limit: 7, per: 1m}]}, held: {rules: [{name: c, algorithm: concurrency, limit: 1}]}}\n")
 	redisAt(t, url).Set(t.Context(), "hw:{held}:t::c", "9 60000000 1000000", 0)
 	started(t, url, file, "held")
 	output(t, 0, strings.Repeat(`{"type":"t","scope":"held"}`+"\n", 2), "enqueue", "batch", "-redis", url, "-limits", file, "-")
 	made := ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "import", "-replace", file)
 	held := ask(0, "show", "held") // a task waits there
+	tiered := ask(0, "tier", "p/x", "gold") + ask(0, "tier", "p/x", "free")
+	agree(t, "worker limits tier", map[string]string{"scope": "string", "tier": "string"}, seen(t, ask(0, "tier")))
 	made += ask(0, "set", "p/x", "n", "algorithm=concurrency", "limit=3", "-for", "2h") + ask(0, "remove", "p", "r") + ask(0, "rollback", "2")
 	made += ask(0, "assign", "p/x", "weight=2", "-reason", "a trial")
 	refused(t, url, writeFile(t, "second.yaml", "limits: {p: {rules: [{name: r, algorithm: token-bucket, limit: 5, per: 1s}]}}\n"), "p")
@@ -323,7 +325,7 @@ func changedLimits(t *testing.T, url string) {
 	cleared := ask(0, "reset", "p")
 	for what, c := range map[string]struct{ want, got map[string]string }{
 		"list and show": {table[0], shown},
-		"a change":      {change, seen(t, made)},
+		"a change":      {change, seen(t, tiered+made)},
 		"history":       {history, seen(t, ask(0, "history"))},
 		"diff":          {table[2], seen(t, ask(1, "diff", file)+ask(1, "diff", writeFile(t, "empty.yaml", "limits: {}"))+ask(1, "diff", first, last))},
 		"export":        {table[3], seen(t, ask(0, "export"))},

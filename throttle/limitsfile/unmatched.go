@@ -34,7 +34,7 @@ func (s *Source) warnUnmatched(ctx context.Context, v policystore.Version) {
 
 // unmatched counts those tasks and their scopes. first is the scope in which most of them wait.
 func (s *Source) unmatched(ctx context.Context, next *policy.Policy) (tasks int64, scopes int, first string, err error) {
-	limiter, err := throttle.New(s.rdb, next, throttle.Config{Prefix: s.cfg.Prefix})
+	limiter, err := throttle.New(s.rdb, next, throttle.Config{Prefix: s.cfg.Prefix, TierOf: s.store.TierOf})
 	if err != nil {
 		return 0, 0, "", err
 	}

@@ -120,7 +120,7 @@ func (s *Store) Resume(ctx context.Context, e Edit, scope string) (Made, error) 
 		if err != nil {
 			return err
 		}
-		if _, still := pausedAt(without, scope); still { // by the file or "*"
+		if _, still := pausedAt(d.tiered(without), scope); still { // by the file or "*"
 			d.put(d.override(scope, PausedField, limitsyaml.Resumed))
 		}
 		return nil
@@ -194,7 +194,7 @@ func (d *draft) rule(scope, name string) (r policy.Rule, own bool, near string, 
 	rules := nodeAt(p, scope).Rules
 	owned := len(rules)
 	if parsed, err := policy.ParseScope(scope); err == nil {
-		matched, _ := p.Match(parsed) // an unmatched scope has no rules
+		matched, _ := d.tiered(p).Match(parsed) // an unmatched scope has no rules
 		for _, m := range matched {
 			if m.Scope == parsed && !m.Paused() {
 				rules = append(rules, m.Rule)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -50,6 +51,7 @@ func Follow(ctx context.Context, s *Store, l *throttle.Limiter, cfg FollowConfig
 	f := follower{store: s, limiter: l, cfg: cfg}
 	self := newAnnouncer(s, Process{App: cfg.App, Worker: cfg.Worker, Follows: true})
 	defer self.leave(ctx)
+	defer f.renewing.Wait()
 	for ctx.Err() == nil {
 		f.enforce(ctx) // a version that comes into force makes room for the next
 		f.poll(ctx)
@@ -77,16 +79,17 @@ type follower struct {
 	limiter *throttle.Limiter
 	cfg     FollowConfig
 
-	polled  time.Time
-	mark    string         // of the version that was read last, decoded or not
-	read    *Version       // that version, if it was decoded
-	base    *policy.Policy // the policy below its live changes
-	offset  time.Duration  // the server's clock less this one
-	next    time.Time      // when read comes into force, or something of it ends; zero for never
-	begun   bool           // read is in force
-	inForce int64          // the version that came into force last
-	failed  bool           // Redis did not answer
-	renewed time.Time      // when the time to live of the limits was renewed
+	polled   time.Time
+	mark     string         // of the version that was read last, decoded or not
+	read     *Version       // that version, if it was decoded
+	base     *policy.Policy // the policy below its live changes
+	offset   time.Duration  // the server's clock less this one
+	next     time.Time      // when read comes into force, or something of it ends; zero for never
+	begun    bool           // read is in force
+	inForce  int64          // the version that came into force last
+	failed   bool           // Redis did not answer
+	renewing sync.WaitGroup // asks for tiers
+	renewed  time.Time      // when the time to live of the limits was renewed
 }
 
 // renew renews the time to live of the limits at the start and once a day. A Redis user that may only read them renews nothing.
@@ -186,6 +189,9 @@ func (f *follower) enforce(ctx context.Context) {
 	if !bytes.Equal(limitsyaml.Format(f.limiter.Policy()), limitsyaml.Format(p)) {
 		f.limiter.SetPolicy(p)
 	}
+	if !f.begun && f.inForce > 0 {
+		f.renewTiers(ctx, f.store.tiersSince(ctx, f.inForce, v))
+	}
 	if f.begun {
 		f.cfg.Logger.InfoContext(ctx, "temporary limits expired", "version", v.Number)
 	} else {
@@ -194,6 +200,18 @@ func (f *follower) enforce(ctx context.Context) {
 	f.begun, f.inForce = true, v.Number
 	if f.cfg.OnVersion != nil {
 		f.cfg.OnVersion(v, p)
+	}
+}
+
+// renewTiers has the limiter ask for the tiers of names again, in the background. What fails is asked for after Config.TierTTL.
+func (f *follower) renewTiers(ctx context.Context, names []string) {
+	byProvider := map[string][]string{}
+	for _, name := range names {
+		provider, _, _ := strings.Cut(name, "/")
+		byProvider[provider] = append(byProvider[provider], name)
+	}
+	for provider, names := range byProvider {
+		f.renewing.Go(func() { _ = f.limiter.RenewTiers(ctx, provider, names...) })
 	}
 }
 

@@ -35,6 +35,7 @@ type Version struct {
 	Resets    []Reset    `json:"resets,omitempty"` // what Store.Reset has made the version for
 	// Breaker is the scope whose breaker the version opened or closed by hand.
 	Breaker string `json:"breaker,omitempty"`
+	Tiers   []Tier `json:"tiers,omitempty"` // what Store.SetTiers has made the version for
 	// Files are the sums of the files that were published, the latest last, at most 200.
 	Files []string `json:"files,omitempty"`
 }

@@ -94,6 +94,7 @@ type draft struct {
 	over   *policy.Policy // the policy below the changes of the draft
 	is     *policy.Policy // the policy of the draft
 	texts  map[string]string
+	tiered func(*policy.Policy) *policy.Policy
 }
 
 // tries is how often a change is made again because another one was written meanwhile.
@@ -150,13 +151,15 @@ func (s *Store) draft(ctx context.Context, tx *redis.Tx, e Edit) (*draft, error)
 	d := &draft{Version: before.clone(), Edit: e, before: before, texts: map[string]string{}}
 	d.Number, d.At, d.InForce = before.Number+1, now, now.Add(Notice)
 	d.Version.By, d.Version.Reason, d.Version.Via, d.User = e.By, e.Reason, e.Via, user
-	d.Resets, d.Breaker = nil, ""
+	d.Resets, d.Breaker, d.Tiers = nil, "", nil
 	if d.base, err = s.base(ctx, tx, before.Version); err != nil {
 		return nil, err
 	}
 	if d.was, _, err = before.policyOver(d.base, now); err != nil {
 		return nil, err
 	}
+	d.tiered = func(p *policy.Policy) *policy.Policy { return s.WithTiers(ctx, p) }
+	d.was = d.tiered(d.was)
 	return d, nil
 }
 
@@ -242,6 +245,7 @@ func (s *Store) write(ctx context.Context, tx *redis.Tx, d *draft) error {
 		for sum, source := range d.texts {
 			p.HSet(ctx, s.key, sourcePrefix+sum, source)
 		}
+		s.writeTiers(ctx, p, d.Tiers)
 		p.HSet(ctx, s.key, versionField(d.Number), text, markField, markOf(d.Version))
 		p.PExpire(ctx, s.key, keptFor)
 		if len(gone) > 0 {

@@ -12,6 +12,9 @@ import (
 // audit logs a change of the limits with its actor: one line for each rule that changed.
 func (s *Service) audit(ctx context.Context, actor Actor, c Change, made policystore.Made) {
 	differences := made.Differences
+	for _, t := range made.Version.Tiers {
+		differences = append(differences, policystore.Difference{Scope: t.Scope, Rule: "tier", Before: t.Before, After: t.Tier})
+	}
 	if len(differences) == 0 {
 		differences = []policystore.Difference{{Scope: c.Scope, Rule: c.Rule}}
 	}
@@ -106,13 +109,14 @@ func (s *Service) VisibleChange(actor Actor, c policystore.Change) (seen Visible
 	}
 	seen.Differences = slices.DeleteFunc(slices.Clone(c.Differences), func(d policystore.Difference) bool { return hidden(d.Scope) })
 	seen.Version.Resets = slices.DeleteFunc(slices.Clone(c.Version.Resets), func(r policystore.Reset) bool { return hidden(r.Scope) })
+	seen.Version.Tiers = slices.DeleteFunc(slices.Clone(c.Version.Tiers), func(t policystore.Tier) bool { return hidden(t.Scope) })
 	if c.Version.Breaker != "" {
 		hidden(c.Version.Breaker)
 	}
 	if seen.Hidden > 0 || !c.Known {
 		seen.Version.Change, seen.Version.Reason = "changed limits", ""
 	}
-	return seen, seen.Hidden == 0 || len(seen.Differences)+len(seen.Version.Resets) > 0
+	return seen, seen.Hidden == 0 || len(seen.Differences)+len(seen.Version.Resets)+len(seen.Version.Tiers) > 0
 }
 
 // VisibleConflict is an error for a change that another one preceded, without what the actor may not see of the other.

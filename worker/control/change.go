@@ -16,7 +16,7 @@ import (
 
 // Change is a change of the limits that an actor asks for. Preview shows its effect, and Apply makes it.
 type Change struct {
-	// Verb is pause, drain (which only pauses), resume, set, assign, remove, unset, reset, open or close (a breaker), rollback or
+	// Verb is pause, drain (which only pauses), resume, set, assign, tier, remove, unset, reset, open or close (a breaker), rollback or
 	// import.
 	Verb Verb
 	// Scope is the place in the limits, with "*" for every name, and Rule the rule there. Rollback and import have neither. Without
@@ -25,6 +25,7 @@ type Change struct {
 	// Fields are the fields that set writes, named as in limits.yaml.
 	Fields   map[string]string
 	Assigned policystore.Assigned // what assign writes
+	Tier     string               // what tier writes, "" to remove it
 	Version  int64                // to which rollback returns
 	// Policy is the policy that import writes, and From the name of its file. Replace undoes all other changes.
 	Policy  *policy.Policy
@@ -155,6 +156,8 @@ func (s *Service) edit(ctx context.Context, edit policystore.Edit, c Change) (ma
 		return s.store.Set(ctx, edit, c.Scope, c.Rule, c.Fields)
 	case VerbAssign:
 		return s.store.Assign(ctx, edit, c.Scope, c.Assigned)
+	case VerbTier:
+		return s.store.SetTiers(ctx, edit, map[string]string{c.Scope: c.Tier})
 	case VerbRemove:
 		return s.store.Remove(ctx, edit, c.Scope, c.Rule)
 	case VerbUnset:

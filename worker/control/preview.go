@@ -103,12 +103,20 @@ func (s *Service) previewReset(ctx context.Context, actor Actor, c Change) (p Pr
 
 // effect returns the effect of a change on the tasks that wait at the places it changes.
 func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, error) {
-	queues, e, err := s.queuesUnder(ctx, placesOf(made.Differences))
+	places := placesOf(made.Differences)
+	for _, t := range made.Version.Tiers {
+		places = append(places, t.Scope)
+	}
+	queues, e, err := s.queuesUnder(ctx, places)
 	if err != nil || len(queues) == 0 {
 		return e, err
 	}
-	for p, last := range map[*policy.Policy]*Last{made.PolicyBefore: &e.Before, made.Policy: &e.After} {
-		limiter, err := throttle.New(s.rdb, p, throttle.Config{Prefix: s.prefix})
+	for last, p := range map[*Last]*policy.Policy{&e.Before: made.PolicyBefore, &e.After: made.Policy} {
+		tierOf := s.limiter.TierOf()
+		if last == &e.After {
+			tierOf = after(made.Version.Tiers, tierOf)
+		}
+		limiter, err := throttle.New(s.rdb, p, throttle.Config{Prefix: s.prefix, TierOf: tierOf})
 		if err != nil {
 			return e, err
 		}
@@ -117,6 +125,24 @@ func (s *Service) effect(ctx context.Context, made policystore.Made) (Effect, er
 		}
 	}
 	return e, nil
+}
+
+// after returns tiers as they are after some changes.
+func after(changes []policystore.Tier, tierOf policy.TierOf) policy.TierOf {
+	if len(changes) == 0 {
+		return tierOf
+	}
+	return func(ctx context.Context, name policy.Scope) (string, error) {
+		for _, t := range changes {
+			if t.Scope == name.String() {
+				return t.Tier, nil
+			}
+		}
+		if tierOf == nil {
+			return "", nil
+		}
+		return tierOf(ctx, name)
+	}
 }
 
 // placesOf returns the places of the limits that differ, "*" for all.

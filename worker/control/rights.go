@@ -73,6 +73,7 @@ const (
 	VerbResume   Verb = "resume"
 	VerbSet      Verb = "set"
 	VerbAssign   Verb = "assign"
+	VerbTier     Verb = "tier"
 	VerbRemove   Verb = "remove"
 	VerbUnset    Verb = "unset"
 	VerbReset    Verb = "reset"
@@ -101,6 +102,7 @@ var rights = map[Verb]struct {
 	VerbResume:   {RoleOwner, "resume"},
 	VerbSet:      {RoleOwner, "set rules of"},
 	VerbAssign:   {RoleAdmin, "assign fields of"}, // such as the owner, and the share of what scopes share
+	VerbTier:     {RoleAdmin, "set the tier of"},
 	VerbRemove:   {RoleOwner, "remove rules of"},
 	VerbUnset:    {RoleOwner, "undo changes of"},
 	VerbReset:    {RoleOwner, "reset"},

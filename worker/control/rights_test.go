@@ -32,7 +32,7 @@ var mayDo = func() map[Verb]map[Role]string {
 			VerbPayload, VerbPause, VerbDrain, VerbResume, VerbRun, VerbMove, VerbCancel, VerbClear, VerbPriority,
 			VerbSet, VerbRemove, VerbUnset, VerbReset, VerbOpen, VerbClose, VerbRollback,
 		},
-		"nowhere": {VerbAssign, VerbImport},
+		"nowhere": {VerbAssign, VerbTier, VerbImport},
 	} {
 		for _, verb := range verbs {
 			may[verb] = map[Role]string{RoleNone: "nowhere", RoleViewer: "nowhere", RoleOwner: owners, RoleAdmin: "everywhere"}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -22,6 +23,7 @@ const (
 	Stalled   Kind = "stalled"   // a process does not dispatch waiting tasks
 	Resumed   Kind = "resumed"   // it does again
 	Mismatch  Kind = "mismatch"  // processes have different limits
+	Tier      Kind = "tier"      // a tier could not be asked for, or the limits do not have it
 )
 
 // Event is one event. Its JSON is the body of a webhook's request; docs/json.md lists the fields by kind.
@@ -60,6 +62,10 @@ type Event struct {
 	// Providers are those whose waiting tasks are not dispatched, twenty at most, and Since is the last dispatch.
 	Providers []string  `json:"providers,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
+
+	// Tier is the tier of Scope that counts, if it could not be asked for, or that the limits do not have.
+	Tier    string `json:"tier,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"` // the limits do not have it
 
 	// Version is the newest version of the limits in force, and Behind the processes that have others, twenty at most.
 	Version int64    `json:"version,omitempty"`
@@ -101,6 +107,11 @@ func (e Event) sentence() string {
 		return fmt.Sprintf("a process has not dispatched waiting tasks of %s since %s", strings.Join(e.Providers, ", "), clock(e.Since))
 	case Resumed:
 		return "the process dispatches waiting tasks again"
+	case Tier:
+		if !e.Unknown {
+			return fmt.Sprintf("the tier of %s could not be asked for; the last known one counts: %s", e.Scope, cmp.Or(e.Tier, "none"))
+		}
+		return fmt.Sprintf(`%s has the tier %s, which the limits do not have; the rules of "*" count`, e.Scope, e.Tier)
 	case Mismatch:
 		return fmt.Sprintf("processes have other limits than version %d: %s", e.Version, strings.Join(e.Behind, ", "))
 	}

@@ -185,6 +185,12 @@ func (e *Events) Upstream(c throttle.UpstreamChange) {
 	}
 }
 
+// TierTrouble notices tiers that are not known, as a throttle.Observer.
+func (e *Events) TierTrouble(t throttle.TierTrouble) {
+	event := Event{Kind: Tier, Scope: t.Name, Tier: cmp.Or(t.Unknown, t.Tier), Unknown: t.Err == nil}
+	e.notice(noticed{event: event, about: string(Tier) + "\x00" + t.Unknown, stays: cutStays})
+}
+
 // notice takes an event to be reported. It does not block.
 func (e *Events) notice(n noticed) {
 	now := time.Now()

@@ -70,6 +70,7 @@ type Metrics struct {
 	polls      *polls
 	version    prometheus.Gauge
 	signals    *prometheus.CounterVec
+	tiers      *prometheus.CounterVec
 	events     *prometheus.CounterVec
 	deliveries *prometheus.CounterVec
 	collectors []prometheus.Collector
@@ -145,6 +146,7 @@ func (m *Metrics) makeHealthMetrics(version string) {
 	m.polls = &polls{last: map[string]poll{}}
 	scrapedGauge(m, "dispatcher_last_poll_age_seconds", "Seconds since the last poll of the provider's queues; absent if no task waits.", m.polls.ages, "provider")
 	m.signals = counters(m, "upstream_signals_total", "Changes that followed from APIs' answers: pauses of scopes, cuts of rules, limits of the APIs' own.", "what")
+	m.tiers = counters(m, "tier_troubles_total", "Tiers that could not be asked for (error), or that the limits do not have (unknown).", "why")
 	m.events = counters(m, "events_total", "Events that this process reported, by kind.", "kind")
 	m.deliveries = counters(m, "event_deliveries_total", "Deliveries of events to the webhook, by outcome.", "outcome")
 	if version != "" {

@@ -44,6 +44,15 @@ func (m *Metrics) Overspent([]throttle.RuleState) {}
 // Upstream implements throttle.Observer.
 func (m *Metrics) Upstream(c throttle.UpstreamChange) { m.signals.WithLabelValues(c.What).Inc() }
 
+// TierTrouble implements throttle.Observer.
+func (m *Metrics) TierTrouble(t throttle.TierTrouble) {
+	why := "unknown"
+	if t.Err != nil {
+		why = "error"
+	}
+	m.tiers.WithLabelValues(why).Inc()
+}
+
 func (s *series) decided(r *throttle.RuleState, degraded bool, trace string) {
 	switch {
 	case degraded:

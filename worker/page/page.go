@@ -135,7 +135,7 @@ func newHandler(cfg Config) (*handler, error) {
 		if err != nil {
 			return nil, fmt.Errorf("page: %w", err)
 		}
-		if h.limiter, err = throttle.New(cfg.Redis, none, throttle.Config{Prefix: cfg.KeyPrefix}); err != nil {
+		if h.limiter, err = throttle.New(cfg.Redis, none, throttle.Config{Prefix: cfg.KeyPrefix, TierOf: h.store.TierOf}); err != nil {
 			return nil, fmt.Errorf("page: %w", err)
 		}
 		h.following.own = true

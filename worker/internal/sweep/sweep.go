@@ -1,7 +1,7 @@
 // Package sweep looks after waiting tasks. One process for each provider reads them all every three minutes, a part a second. Tasks
 // that were deleted or archived in asynq lose their places. Tasks that asynq would bring by itself before long, since all are later than
 // expected, are put off: they could only go back again. Tasks whose wait is bounded are not, nor is any task while this process does not
-// get to dispatch the provider.
+// get to dispatch the provider. Waiting tasks get the rules of the tiers that their names have by then.
 package sweep
 
 import (
@@ -60,6 +60,7 @@ type swept struct {
 	next    time.Time             // the next part, or the next try
 	size    int                   // how many tasks to read at once
 	counted time.Time             // when size was worked out
+	tiered  time.Time             // when tiers were asked for
 	missing map[waitlist.Ref]bool // tasks that were not found once, and whether that was in this pass
 }
 
@@ -80,8 +81,20 @@ func Run(ctx context.Context, cfg Config) {
 			if err := sw.part(ctx, provider); err != nil && ctx.Err() == nil {
 				cfg.Failed("sweep")
 			}
+			if err := sw.renewTiers(ctx, provider); err != nil && ctx.Err() == nil {
+				cfg.Failed("tiers")
+			}
 		}
 	}
+}
+
+// renewTiers asks for the tiers below which tasks of a provider wait, if this process looks after it.
+func (s *swept) renewTiers(ctx context.Context, provider string) error {
+	if !s.mine || time.Since(s.tiered) < s.Limiter.TierTTL() {
+		return nil
+	}
+	s.tiered = time.Now()
+	return s.Limiter.RenewTiers(ctx, provider)
 }
 
 // part reads the next waiting tasks of a provider, if this process looks after it.
