@@ -266,3 +266,37 @@ func TestWaitingTaskGetsItsTier(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkTiers measures what a decision pays for tiers, and what it costs to compare the rules of 20,000 waiting scopes.
+func BenchmarkTiers(b *testing.B) {
+	const scopes = 20_000
+	rdb := redistest.Client(b)
+	rules := policy.ScopeConfig{Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}}}
+	tiered := map[string]policy.ScopeConfig{"*": rules, "*gold": rules}
+	for name, below := range map[string]map[string]policy.ScopeConfig{"none": {"*": rules}, "tiers": tiered} {
+		p, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: below}})
+		redistest.Must(b, err)
+		l, err := New(rdb, p, Config{TierOf: (&source{}).tierOf, Prefix: redistest.Prefix(b)})
+		redistest.Must(b, err)
+		b.Run("rules of a scope/"+name, func(b *testing.B) {
+			for b.Loop() {
+				_, err := l.scopes.Of("p/acme")
+				redistest.Must(b, err)
+			}
+		})
+		if !p.Tiered() {
+			continue
+		}
+		var tasks []waitlist.Waiter
+		for i := range scopes {
+			tasks = append(tasks, waitlist.Waiter{Scope: fmt.Sprint("p/t", i), Queue: "q", ID: "x"})
+		}
+		_, err = l.Waitlist().Join(b.Context(), tasks)
+		redistest.Must(b, err)
+		b.Run("renew 20000 scopes", func(b *testing.B) {
+			for b.Loop() {
+				redistest.Must(b, l.RenewTiers(b.Context(), "p", "p/t1"))
+			}
+		})
+	}
+}

@@ -27,17 +27,18 @@ const anybody = "~"
 
 // Lint returns what is suspicious in a policy, in the order of scopes: an override that changes nothing, the removal of a rule
 // that is not inherited, a rule that can never bind because of a stricter rule above it, a calendar that resets on days that some
-// months lack, and rules whose unit may let all tasks pass, or none. It costs one Match for each scope that the policy names, and
+// months lack, a rule that tiers count by several algorithms, and rules whose unit may let all tasks pass, or none. It costs one Match for each scope that the policy names, and
 // one more for each whose last name is not "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
-		list = append(list, p.lint(tree[name], name)...)
+		list = append(list, p.lint(tree[name], name, false)...)
 	}
 	return list
 }
 
-func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
+// lint is Lint at and below a place. tiered says that tiers stand beside its name, whose rules it may replace.
+func (p *Policy) lint(n ScopeConfig, path string, tiered bool) (list []Warning) {
 	inherited := p.matchedAt(siblingOf(path))
 	own := p.matchedAt(path)
 	for _, r := range n.Rules {
@@ -46,12 +47,12 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 		}
 		above := slices.IndexFunc(inherited, func(b MatchedRule) bool { return b.Rule.Name == r.Name && b.Scope.Len() == levelOf(path) })
 		switch {
-		case r.Unlimited && above < 0:
+		case r.Unlimited && above < 0 && !tiered:
 			warn("removes a rule that it does not inherit; remove the line, or mend the name")
 			continue
 		case r.Unlimited:
 			continue
-		case above >= 0 && fmt.Sprint(inherited[above].Rule) == fmt.Sprint(r):
+		case above >= 0 && !tiered && fmt.Sprint(inherited[above].Rule) == fmt.Sprint(r):
 			warn("says what it inherits from %s; remove the line", inherited[above].Pattern)
 		}
 		if r.Algorithm != Concurrency && r.Unit != Requests {
@@ -73,8 +74,21 @@ func (p *Policy) lint(n ScopeConfig, path string) (list []Warning) {
 			warn("can never bind: %s lets no more through", by)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.Scopes)) {
-		list = append(list, p.lint(n.Scopes[name], path+"/"+name)...)
+	names, counted := slices.Sorted(maps.Keys(n.Scopes)), map[string]string{}
+	tiers := slices.ContainsFunc(names, func(name string) bool { _, is := tierIn(name); return is })
+	for _, name := range names {
+		_, isTier := tierIn(name)
+		list = append(list, p.lint(n.Scopes[name], path+"/"+name, tiers && !isTier && name != anyName)...)
+		for _, r := range n.Scopes[name].Rules {
+			switch was, is := counted[r.Name]; {
+			case !isTier && name != anyName || r.Unlimited:
+			case !is:
+				counted[r.Name] = string(r.Algorithm)
+			case was != string(r.Algorithm):
+				list = append(list, Warning{Scope: path + "/" + name, Rule: r.Name, Reason: "is a " + string(r.Algorithm) +
+					", and another tier has a " + was + " of this name: a change of tier forgets what was spent; give it a name of its own"})
+			}
+		}
 	}
 	return list
 }

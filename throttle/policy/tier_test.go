@@ -109,6 +109,32 @@ func TestPlacesOfTiers(t *testing.T) {
 	}
 }
 
+// A name may replace what its tier has, whatever "*" has. Tiers that count by other algorithms under one name forget what was spent.
+func TestLintTiers(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+limits:
+  payments:
+    tiers:
+      gold: {rules: [{name: tenant, algorithm: token-bucket, limit: 9, per: 1s}, {name: day, algorithm: concurrency, limit: 3}]}
+      free: {rules: [{name: tenant, algorithm: sliding-window, limit: 2, per: 1s}]}
+    scopes:
+      "*": {rules: [{name: tenant, algorithm: sliding-window, limit: 2, per: 1s}]}
+      acme: {rules: [{name: tenant, algorithm: sliding-window, limit: 2, per: 1s}, {name: day, unlimited: true}]}
+`)
+	var got []string
+	for _, w := range p.Lint() {
+		got = append(got, w.String())
+	}
+	want := []string{
+		"payments/*free tenant: says what it inherits from payments/*; remove the line",
+		"payments/*gold tenant: is a token-bucket, and another tier has a sliding-window of this name: a change of tier forgets what was spent; give it a name of its own",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestFaultsOfTiers(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
