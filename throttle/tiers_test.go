@@ -98,6 +98,7 @@ func TestTierOf(t *testing.T) {
 		db, seen, log := &source{tiers: map[string]string{"p/acme": "gold"}}, &troubles{}, &programs.Output{}
 		l, err := New(offline(t), tieredPolicy(t), Config{TierOf: db.tierOf, Observer: seen, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		redistest.Must(t, err)
+		pass := func(d time.Duration) { <-time.NewTimer(d).C }
 		want := func(what, scope string, limit, asked int64) {
 			t.Helper()
 			got := limitOf(t, l, scope)
@@ -111,29 +112,29 @@ func TestTierOf(t *testing.T) {
 		want("below", "p/acme/refunds", 1000, 0)
 		want("no tier", "p/other", 1, 1)
 		db.set("p/acme", "free", nil)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		want("out of date", "p/acme", 1000, 1)
 		want("then", "p/acme", 1, 0)
 		want("below, then", "p/acme/refunds", 1, 0)
 		db.set("p/acme", "gold", nil)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		want("out of date", "p/acme", 1, 1)
 
 		db.set("p/acme", "", errors.New("the database is down"))
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		want("while it fails", "p/acme", 1000, 1)
 		want("at once again", "p/acme", 1000, 0)
 		want("a new name", "p/new", 1, 0) // which nobody waits for
 		if all := seen.take(); len(all) != 1 || all[0].Name != "p/acme" || all[0].Tier != "gold" || all[0].Err == nil {
 			t.Errorf("reported %+v", all)
 		}
-		time.Sleep(tierRetry + time.Second)
+		pass(tierRetry + time.Second)
 		want("it still fails", "p/acme", 1000, 1)
 		if n := strings.Count(log.String(), "cannot ask for the tier"); n != 1 || !strings.Contains(log.String(), "the database is down") {
 			t.Errorf("logged %d times:\n%s", n, log)
 		}
 		db.set("p/new", "gold", nil)
-		time.Sleep(tierRetry + time.Second)
+		pass(tierRetry + time.Second)
 		want("a new name, when it is back", "p/new", 1, 1)
 		want("then", "p/new", 1000, 0)
 

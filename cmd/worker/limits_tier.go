@@ -19,9 +19,10 @@ const noTier = "-"
 func (l *limitsCommand) tier() *cobra.Command {
 	c := l.change("tier [SCOPE [TIER]]", `Put SCOPE into TIER, "-" for none; without TIER, list the tiers of SCOPE and below it, or all`, 0, 2, func(words []string) (control.Change, error) {
 		edit := control.Change{Verb: control.VerbTier, Scope: words[0], Tier: words[1]}
-		if edit.Tier == noTier {
+		switch edit.Tier {
+		case noTier:
 			edit.Tier = ""
-		} else if edit.Tier == "" {
+		case "":
 			return edit, cli.Usage(cli.Errorf("worker limits tier "+cli.Quote(words[0])+" "+noTier, "the tier is empty"))
 		}
 		return edit, nil
