@@ -150,7 +150,7 @@ func (t *tiers) ask(ctx context.Context, name policy.Scope) string {
 	tier, err := t.of(bound, name)
 	trouble := TierTrouble{Name: name.String(), Err: err}
 	due := t.at(t.ttl)
-	if err == nil && tier != "" && !slices.Contains(t.limiter.Policy().Tiers(name.Prefix(name.Len()-1)), tier) {
+	if err == nil && tier != "" && !slices.Contains(t.limiter.Policy().Tiers(name.Prefix(name.Len()-1).String()), tier) {
 		trouble.Unknown, tier, due = tier, "", t.at(tierRetry)
 	}
 	t.mu.Lock()

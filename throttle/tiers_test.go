@@ -28,7 +28,9 @@ func tieredPolicy(t *testing.T) *policy.Policy {
 	rules := func(limit int64) policy.ScopeConfig {
 		return policy.ScopeConfig{Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: limit, Per: time.Hour}}}
 	}
-	p, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: map[string]policy.ScopeConfig{"*": rules(1), "*gold": rules(1000), "*free": rules(1)}}})
+	p, err := policy.New("", map[string]policy.ScopeConfig{"p": {
+		Tiers: map[string]policy.ScopeConfig{"gold": rules(1000), "free": rules(1)}, Scopes: map[string]policy.ScopeConfig{"*": rules(1)},
+	}})
 	redistest.Must(t, err)
 	return p
 }
@@ -273,9 +275,9 @@ func BenchmarkTiers(b *testing.B) {
 	const scopes = 20_000
 	rdb := redistest.Client(b)
 	rules := policy.ScopeConfig{Rules: []policy.Rule{{Name: "tenant", Algorithm: policy.SlidingWindow, Limit: 1, Per: time.Hour}}}
-	tiered := map[string]policy.ScopeConfig{"*": rules, "*gold": rules}
-	for name, below := range map[string]map[string]policy.ScopeConfig{"none": {"*": rules}, "tiers": tiered} {
-		p, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: below}})
+	names := map[string]policy.ScopeConfig{"*": rules}
+	for name, tiers := range map[string]map[string]policy.ScopeConfig{"none": nil, "tiers": {"gold": rules}} {
+		p, err := policy.New("", map[string]policy.ScopeConfig{"p": {Scopes: names, Tiers: tiers}})
 		redistest.Must(b, err)
 		l, err := New(rdb, p, Config{TierOf: (&source{}).tierOf, Prefix: redistest.Prefix(b)})
 		redistest.Must(b, err)

@@ -37,6 +37,9 @@ func (i *inspection) scope(ctx context.Context, words []string) error {
 	if r.Waiting > 0 {
 		next = startText(r.NextStart, r.Range, r.Reason, r.Rule, r.RuleScope)
 	}
+	for _, t := range r.Tiers {
+		lines = append(lines, [2]string{"tier", cli.Quote(t.Tier) + " of " + cli.Quote(t.Scope)})
+	}
 	lines = append(lines, slices.Concat(pauseLines(r.Pause), userLines(r.Users))...)
 	lines = append(lines, [][2]string{
 		{"waiting", waiting}, {"dispatched", fmt.Sprint(r.Dispatched)}, {"active", fmt.Sprintf("%d, held or running", r.Active)},

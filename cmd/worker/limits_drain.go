@@ -35,8 +35,8 @@ const (
 // drain pauses a scope and waits until its tasks have ended. Whatever ends the wait, the pause stays.
 func (l *limitsCommand) drain(ctx context.Context, words []string) error {
 	began, scope := time.Now(), words[0]
-	if strings.Contains("/"+strings.ReplaceAll(scope+"/", "/*/", "/"), "/*") {
-		return cli.Errorf("worker limits pause "+cli.Quote(scope), "%s has a tier, and the names in it are not known here; drain takes a scope, or payments/*", cli.Quote(scope))
+	if strings.Contains(scope, "//") {
+		return cli.Errorf("worker limits pause "+cli.Quote(scope), "%s is a tier, and which names are in it only a worker knows; drain takes a scope, or payments/*", cli.Quote(scope))
 	}
 	service, err := l.service(ctx)
 	if err != nil {
@@ -147,7 +147,7 @@ func (d *drained) look() error {
 // pauses reports whether a scope is at or under the one that is drained, and paused: one name
 // of those that "*" stands for may be excepted.
 func (d *drained) pauses(scope string) bool {
-	if !covers(d.scope, scope, func(string) string { return "" }) {
+	if !policy.Within(d.scope, scope) {
 		return false
 	}
 	s, err := policy.ParseScope(scope)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,24 +61,6 @@ func otherReports(v policystore.Version, path string, n policy.ScopeConfig, now 
 		list = append(list, origin(v, path, name, text, now))
 	}
 	return list
-}
-
-// covers reports whether a place in the limits, such as payments/*, is a scope or above it. tier returns the tier of a name.
-func covers(path, scope string, tier func(name string) string) bool {
-	names, place := strings.Split(scope, "/"), strings.Split(path, "/")
-	if len(place) > len(names) {
-		return false
-	}
-	for i, name := range place {
-		if of, is := strings.CutPrefix(name, "*"); is && of != "" {
-			if tier(strings.Join(names[:i+1], "/")) != of {
-				return false
-			}
-		} else if name != "*" && name != names[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // ruleReport is one rule of list and show, or what else is said of a scope; docs/json.md has its fields.
@@ -250,10 +233,7 @@ func (l *limitsCommand) show(ctx context.Context, words []string) error {
 		return err
 	}
 	for path, n := range policystore.Nodes(limits) {
-		if covers(path, scope.String(), func(name string) string {
-			s, _ := policy.ParseScope(name) // a part of one
-			return p.Tier(s)
-		}) {
+		if p.Covers(path, scope) {
 			l.printAll(otherReports(v, path, n, l.now))
 		}
 	}
@@ -290,7 +270,7 @@ func (l *limitsCommand) showPlace(ctx context.Context, v policystore.Version, li
 	case found:
 		l.showReach(ctx, v)
 		return nil
-	case !strings.Contains("/"+place+"/", "/*/"):
+	case !slices.ContainsFunc(policy.SplitPlace(place), func(level string) bool { return !policy.OneName(level) }):
 		return noScope
 	}
 	return cli.Errorf("worker limits list", "the limits have no rules at %s", cli.Quote(place))

@@ -69,9 +69,17 @@ func (l *limitsCommand) replayRecords(ctx context.Context, words []string) error
 			return err
 		}
 	}
+	note := `which names have the tiers of the draft is in no record, and the rules of "*" were tried; "worker limits replay redis" asks Redis`
+	if slices.Contains(words, inRedis) {
+		draft = l.store().WithTiers(ctx, draft)
+		note = `names have the tiers that Redis has for them now; for names whose tier your database has, the rules of "*" were tried`
+	}
 	r := replay.Run(record, draft)
 	if r.Tasks == 0 {
 		return cli.Errorf("worker -limits limits.yaml -record "+cli.Quote(words[0]), "no task is recorded in %s", cli.QuoteList(words))
+	}
+	if draft.Tiered() {
+		r.Unknown = append(r.Unknown, note)
 	}
 	l.printReplay(r)
 	return nil

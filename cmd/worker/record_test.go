@@ -46,6 +46,13 @@ func TestReplayCommand(t *testing.T) {
 	if len(all) != 3 || all[2]["tasks"] != 40.0 || all[2]["workers"] != 2.0 || all[0]["rule"] == "p/*:tenant" || info.Size() > 3000 {
 		t.Errorf("%v, %d bytes", all, info.Size())
 	}
+	draft := limitsFile(t, strings.Replace(fmt.Sprintf(draftLimits, 10), "scopes:", "tiers: {gold: {rules: [{name: tenant, unlimited: true}]}}, scopes:", 1))
+	ask(t, cli.ExitOK, "limits", "import", "-redis", url, "-replace", draft)
+	ask(t, cli.ExitOK, "limits", "tier", "-redis", url, "p/a", "gold")
+	out, _ := ask(t, cli.ExitOK, "limits", "replay", "-draft", draft, path)
+	says(t, out, "p/*:tenant", "- which names have the tiers of the draft is in no record")
+	out, _ = ask(t, cli.ExitOK, "limits", "replay", "-redis", url, "-draft", draft, inRedis)
+	says(t, out, "!p/*:tenant", "- names have the tiers that Redis has for them now")
 }
 
 func first(out, _ string) string { return out }

@@ -234,6 +234,7 @@ func inspected(t *testing.T, url string) {
 	refused(t, url, limits, "w")
 	scope := seen(t, before+ask("scope", "w")+ask("scope", "runs")+ask("scope", "pooled/x")+pausedScope)
 	scope["breakers"] = "object" // of one that is open: TestReasonIsABreaker sees it
+	scope["tiers"] = "object"    // of names that have one: TestLimitsTier sees them
 	agree(t, "worker inspect scope", tables(t, "worker inspect -json scope")[0], scope)
 	var pooled struct{ Members []json.RawMessage }
 	must(t, json.Unmarshal([]byte(ask("scope", "pooled/x")), &pooled))

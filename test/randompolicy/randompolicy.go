@@ -11,7 +11,7 @@ import (
 	"github.com/headway-go/headway/throttle/wallclock"
 )
 
-// Limits returns a tree of valid rules with names out of names, which may hold "*". Some names have the tier gold.
+// Limits returns a tree of valid rules with names out of names, which may hold "*". Some have the tier gold below them.
 func Limits(random *rand.Rand, names []string, levels int) map[string]policy.ScopeConfig {
 	if levels == 0 {
 		return nil
@@ -40,12 +40,9 @@ func Limits(random *rand.Rand, names []string, levels int) map[string]policy.Sco
 		if random.IntN(4) > 0 {
 			node.Scopes = Limits(random, names, levels-1)
 		}
-		for name, below := range node.Scopes {
-			if name == "*" && random.IntN(2) == 0 {
-				below.Pool = policy.Pool{}
-				node.Scopes["*gold"] = below
-				break
-			}
+		if below, has := node.Scopes["*"]; has && random.IntN(2) == 0 {
+			below.Pool = policy.Pool{}
+			node.Tiers = map[string]policy.ScopeConfig{"gold": below}
 		}
 		isMember := func(name string) bool { return strings.HasPrefix(name, "@") }
 		if levels == 2 && random.IntN(4) == 0 && !slices.ContainsFunc(names, isMember) {

@@ -3,7 +3,6 @@ package limitsyaml
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -71,41 +70,9 @@ func (d decoder) scopes(e strictyaml.Field, path string) (map[string]policy.Scop
 	}
 	scopes := map[string]policy.ScopeConfig{}
 	for _, e := range d.Fields(e.Value, path) {
-		if strings.HasPrefix(e.Name, tierMark) && e.Name != tierMark {
-			d.Add(strictyaml.PlaceOf(e.Key), diag.PathTo(path, e.Name), e.Label+` begins with "*", as no name can; if it is a tier, write it under tiers, without the "*"`)
-			continue
-		}
 		scopes[e.Name], source.Fields[e.Name] = d.scope(e, diag.PathTo(path, e.Name))
 	}
 	return scopes, source
-}
-
-// tierMark begins the names of tiers among the Scopes of a policy.ScopeConfig.
-const tierMark = "*"
-
-// tiers adds the tiers of the names below a scope to these names.
-func (d decoder) tiers(s *policy.ScopeConfig, e strictyaml.Field, path string) *policy.Source {
-	tiers, source := d.scopes(e, path)
-	for _, mark := range []string{"", tierMark} {
-		if from, is := source.Fields[mark]; is {
-			d.Add(diag.Place{Line: int32(from.Line), Column: int32(from.Column)}, path, diag.PathName(mark)+` is no name of a tier; "*" stands under scopes`)
-			delete(tiers, mark)
-			delete(source.Fields, mark)
-		}
-	}
-	for tier, of := range tiers {
-		s.Scopes = withScope(s.Scopes, tierMark+tier, of)
-	}
-	return source
-}
-
-// withScope puts a scope into a map, which may be nil.
-func withScope(scopes map[string]policy.ScopeConfig, name string, s policy.ScopeConfig) map[string]policy.ScopeConfig {
-	if scopes == nil {
-		scopes = map[string]policy.ScopeConfig{}
-	}
-	scopes[name] = s
-	return scopes
 }
 
 // scope reads the fields under one name.
@@ -119,16 +86,6 @@ func (d decoder) scope(e strictyaml.Field, path string) (s policy.ScopeConfig, s
 			source.Fields[f.Name] = from
 		}
 	}
-	if tiers := source.Fields["tiers"]; tiers != nil {
-		scopes := source.Fields["scopes"]
-		if scopes == nil {
-			scopes = mappingAt(strictyaml.PlaceOf(e.Key))
-		}
-		for tier, from := range tiers.Fields {
-			scopes.Fields[tierMark+tier] = from
-		}
-		source.Fields["scopes"] = scopes
-	}
 	return s, source
 }
 
@@ -139,13 +96,9 @@ func (d decoder) scopeField(s *policy.ScopeConfig, f strictyaml.Field, path stri
 	case "rules":
 		s.Rules, source = d.rules(f, path)
 	case "scopes":
-		names, from := d.scopes(f, at)
-		for name, below := range names {
-			s.Scopes = withScope(s.Scopes, name, below)
-		}
-		source = from
+		s.Scopes, source = d.scopes(f, at)
 	case "tiers":
-		source = d.tiers(s, f, at)
+		s.Tiers, source = d.scopes(f, at)
 	case "owner":
 		s.Owner, source = d.text(f, at)
 	case "apps":

@@ -81,19 +81,11 @@ func (w *writer) fields(indent int, s policy.ScopeConfig) {
 			w.line(indent+1, "- "+FormatRule(r))
 		}
 	}
-	tiers, scopes := map[string]policy.ScopeConfig{}, map[string]policy.ScopeConfig{}
-	for name, below := range s.Scopes {
-		if tier, is := strings.CutPrefix(name, tierMark); is && tier != "" {
-			tiers[tier] = below
-		} else {
-			scopes[name] = below
-		}
+	if len(s.Tiers) > 0 {
+		w.scopes(indent, "tiers", s.Tiers)
 	}
-	if len(tiers) > 0 {
-		w.scopes(indent, "tiers", tiers)
-	}
-	if len(scopes) > 0 {
-		w.scopes(indent, "scopes", scopes)
+	if len(s.Scopes) > 0 {
+		w.scopes(indent, "scopes", s.Scopes)
 	}
 }
 

@@ -22,7 +22,7 @@ var hostile = []string{
 	"2026-01-02", "12:30:45", "<<", "=", "a: b", "a:", ":a", ":", "#x", "a #b", "# a", "-", "- a", "--- a", "---", "...", "?", "? a", "!", "!!str", "!t a",
 	"&a", "&", "|", ">", "|-", "%", "%YAML 1.1", "@a", "`a`", "\"", "'", "''", "\"\"", "\"a\"", "'a'", "it's", "\\", "\\n", "a\\", "\\\"", "{", "}", "{a}", "[", "]", "[a]",
 	",", "a,b", ", ", " ", "  ", " a", "a ", "a  b", "a\u00a0b", "\u00a0", "\u200b", "\u200d", "\u202e", "\ufffd", "\ue000", "\U0001F600", "\U000e1000", "\ufdd0", "\ufffe", "\uffff", "é", "e\u0301",
-	"name", "rules", "scopes", "limits", "unlimited: true", "{name: x}", "a**", "a*", "é: ö", "_", "a.b", "A-1_b.c", strings.Repeat("\U000e1000", 32), strings.Repeat("\"", 128),
+	"name", "rules", "scopes", "limits", "unlimited: true", "{name: x}", "**", "a*", "é: ö", "_", "a.b", "A-1_b.c", strings.Repeat("\U000e1000", 32), strings.Repeat("\"", 128),
 }
 
 // "Parse reads the text back to an equal policy", whatever the names.

@@ -277,13 +277,13 @@ func (p *Policy) levelOf(s Scope, where string) Scope {
 		if pool, _, is := p.poolAbove(s); is { // each member has an account of its own, or shares it with those beside it
 			return s.Prefix(pool.Len() + 1)
 		}
-		levels = strings.Split(p.answering(s).path, "/")
+		levels = SplitPlace(p.answering(s).path)
 	}
 	if len(levels) > len(names) || levels[0] == "" {
 		return s
 	}
 	for i, name := range levels {
-		if name != anyName && name != names[i] {
+		if OneName(name) && name != names[i] {
 			return s
 		}
 	}

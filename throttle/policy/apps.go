@@ -50,8 +50,8 @@ func (p *Policy) Owners(place string) (owners []string) {
 }
 
 // Named returns the places with a name of their own that a place such as payments/* covers: payments/acme, if the policy names
-// acme, and payments/*gold for a tier; payments/*gold may cover payments/acme. Their fields replace those of the place. Where the policy has no name for a level, that level stays "*". A place without
-// "*" covers none.
+// acme, and payments//gold for a tier; payments//gold may cover payments/acme. Their fields replace those of the place. Where the policy
+// has no name for a level, that level stays "*". A place without "*" and tiers covers none.
 func (p *Policy) Named(place string) (places []string) {
 	bare := p.WithTiers(nil) // whatever the tiers of these names
 	var walk func(at []string, layers []*tree, rest []string)
@@ -63,22 +63,23 @@ func (p *Policy) Named(place string) (places []string) {
 			return
 		}
 		names := map[string]bool{rest[0]: true}
-		if strings.HasPrefix(rest[0], anyName) {
-			for _, layer := range layers {
+		for _, layer := range layers {
+			if rest[0] == anyName {
 				for tier := range layer.tiers {
-					names[tierMark+tier] = names[tierMark+tier] || rest[0] == anyName
+					names[tierMark+tier] = true
 				}
+			}
+			if !OneName(rest[0]) {
 				for name := range layer.scopes {
 					names[name] = true
 				}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if here := append(slices.Clone(at), name); names[name] {
-				walk(here, bare.under(nil, layers, Scope{strings.Join(here, "/")}), rest[1:])
-			}
+			here := append(slices.Clone(at), name)
+			walk(here, bare.under(nil, layers, Scope{strings.Join(here, "/")}), rest[1:])
 		}
 	}
-	walk(nil, []*tree{&p.root}, strings.Split(place, "/"))
+	walk(nil, []*tree{&p.root}, SplitPlace(place))
 	return places
 }

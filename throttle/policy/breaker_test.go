@@ -21,7 +21,7 @@ limits:
     scopes:
       "*": {breaker: {failures: 50%, of: 20, in: 30s, probe: 1, wait: 30s, retry: true}}
       acme: {breaker: {wait: 1m, shadow: true}}
-      x: {scopes: {below: {breaker: {probe: 2}}}}
+      "*x": {scopes: {below: {breaker: {probe: 2}}}}
   q: {rules: [{name: r, algorithm: sliding-window, limit: 10, per: 1s}]}
 `)
 	usual := policy.Breaker{Failures: 50, Of: 20, In: 30 * time.Second, Probe: 1, Wait: 30 * time.Second}
@@ -34,7 +34,7 @@ limits:
 	for scope, want := range map[string][]policy.MatchedBreaker{
 		"p": {at("p", "p", own)}, "q": nil, "none": nil, "p/any": {at("p", "p", own), at("p/any", "p/*", usual)},
 		"p/any/below": {at("p", "p", own), at("p/any", "p/*", usual)}, "p/acme": {at("p", "p", own), at("p/acme", "p/acme", shadow)},
-		"p/x/below": {at("p", "p", own), at("p/x", "p/*", usual), at("p/x/below", "p/x/below", two)},
+		"p/*x/below": {at("p", "p", own), at("p/*x", "p/*", usual), at("p/*x/below", "p/*x/below", two)},
 	} {
 		for _, p := range []*policy.Policy{said, mustParse(t, string(limitsyaml.Format(said)))} {
 			if got := p.Breakers(mustScope(t, scope)); !slices.Equal(got, want) {

@@ -134,51 +134,61 @@ func (c *checker) word(w written, path, field string) {
 // deeper than the deepest level that is allowed: a map can contain itself.
 func (c *checker) scopes(t *tree, source *Source, configs map[string]ScopeConfig, path string, level int) {
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
-		s, from, at := configs[name], source.under(name), diag.PathTo(path, name)
-		tier, isTier := tierIn(name)
-		if isTier && level > 1 {
-			at = diag.PathTo(strings.TrimSuffix(path, "scopes")+"tiers", tier)
-		} else if isTier {
-			c.add(from.place(), at, `%s begins with "*", as tiers do, and stands at the top; tiers are of names below a provider`, diag.PathName(name))
-		}
-		if level > maxLevels {
-			c.add(from.place(), at, "%s is at level %d; the most is %d", diag.PathName(name), level, maxLevels)
-			continue
-		}
-		if reason := diag.NameReason(name); reason != "" {
-			c.Add(from.place(), at, "name "+reason)
-		}
-		child := &tree{ScopeConfig: s, path: strings.TrimPrefix(t.path+"/"+name, "/")}
-		child.Scopes, child.Rules = nil, c.rules(s.Rules, from.under("rules"), at)
-		c.pool(s, from, at, level, t.pooled)
-		child.Pool = s.Pool.withDefaults()
-		child.pooled = t.pooled || hasPool(child)
-		c.scopes(child, from.under("scopes"), s.Scopes, at+".scopes", level+1)
-		c.fields(child, from, at)
-		child.Shares = c.shares(s, from, at, level)
-		child.weighs = child.weighs || len(s.Shares) > 0
-		c.answers(child, from, at+".answers")
-		c.breaker(child, from, at+".breaker")
-		t.weighs = t.weighs || s.Weight > 0
-		if name == anyName {
+		switch child := c.scope(t, source.under(name), configs[name], strings.TrimPrefix(t.path+"/"+name, "/"), diag.PathTo(path, name), name, level); {
+		case child == nil:
+		case name == anyName:
 			t.every = child
-			continue
+		default:
+			t.scopes = with(t.scopes, name, child)
 		}
-		if isTier {
-			c.tiered, t.tiers = true, with(t.tiers, tier, child)
-			continue
-		}
-		t.scopes = with(t.scopes, name, child)
 	}
 }
 
-// with puts a tree into a map, which may be nil.
-func with(trees map[string]*tree, name string, t *tree) map[string]*tree {
-	if trees == nil {
-		trees = map[string]*tree{}
+// tiers is scopes for the tiers of these names.
+func (c *checker) tiers(t *tree, source *Source, configs map[string]ScopeConfig, path string, level int) {
+	for _, tier := range slices.Sorted(maps.Keys(configs)) {
+		from, at := source.under(tier), diag.PathTo(path, tier)
+		if tier == anyName {
+			c.Add(from.place(), at, `"*" is no tier; write it under scopes, for the names without one`)
+		}
+		if child := c.scope(t, from, configs[tier], t.path+"/"+tierMark+tier, at, tier, level); child != nil {
+			c.tiered, t.tiers = true, with(t.tiers, tier, child)
+		}
 	}
-	trees[name] = t
-	return trees
+}
+
+// scope checks a name or a tier below a tree. place is its own, and at is where faults have it. It returns nil below the deepest level.
+func (c *checker) scope(t *tree, from *Source, s ScopeConfig, place, at, name string, level int) *tree {
+	if level > maxLevels {
+		c.add(from.place(), at, "%s is at level %d; the most is %d", diag.PathName(name), level, maxLevels)
+		return nil
+	}
+	if reason := diag.NameReason(name); reason != "" {
+		c.Add(from.place(), at, "name "+reason)
+	}
+	child := &tree{ScopeConfig: s, path: place}
+	child.Scopes, child.Tiers, child.Rules = nil, nil, c.rules(s.Rules, from.under("rules"), at)
+	c.pool(s, from, at, level, t.pooled)
+	child.Pool = s.Pool.withDefaults()
+	child.pooled = t.pooled || hasPool(child)
+	c.tiers(child, from.under("tiers"), s.Tiers, at+".tiers", level+1)
+	c.scopes(child, from.under("scopes"), s.Scopes, at+".scopes", level+1)
+	c.fields(child, from, at)
+	child.Shares = c.shares(s, from, at, level)
+	child.weighs = child.weighs || len(s.Shares) > 0
+	c.answers(child, from, at+".answers")
+	c.breaker(child, from, at+".breaker")
+	t.weighs = t.weighs || s.Weight > 0
+	return child
+}
+
+// with puts a value into a map, which may be nil.
+func with[V any](m map[string]V, name string, v V) map[string]V {
+	if m == nil {
+		m = map[string]V{}
+	}
+	m[name] = v
+	return m
 }
 
 // fields checks the fields of a scope that stand for themselves.
@@ -278,7 +288,7 @@ func (c *checker) shares(s ScopeConfig, scope *Source, path string, level int) m
 
 func (c *checker) share(name string, share Share, from *Source, path string) {
 	reason := diag.NameReason(name)
-	if strings.HasPrefix(name, anyName) {
+	if name == anyName {
 		reason = `is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`
 	}
 	if reason != "" {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"iter"
+	"slices"
 	"strings"
 )
 
@@ -52,8 +53,8 @@ func envoyFault(text, place string) string {
 		return "is no domain with keys; write them with one blank between, such as edge tenant path"
 	case strings.Contains(text, ","):
 		return "has a comma; write a domain and keys with one blank between, such as edge tenant path"
-	case place == anyName || strings.HasPrefix(place, anyName+"/") || strings.Contains(place, "/"+anyName):
-		return "stands at or below *, which names no scope; write it above, and let a key name the scope"
+	case slices.ContainsFunc(SplitPlace(place), func(level string) bool { return !OneName(level) }):
+		return "stands at or below * or a tier, which names no scope; write it above, and let a key name the scope"
 	}
 	for _, word := range words[1:] {
 		if strings.HasPrefix(word, "=") {

@@ -20,7 +20,8 @@ func TestEnvoyFaults(t *testing.T) {
 		`{a: {envoy: ["edge a,b"]}}`:              `1:22: limits.a.envoy: descriptor "edge a,b" has a comma; write a domain and keys with one blank between, such as edge tenant path`,
 		"{a: {envoy: [edge =x]}}":                 `1:22: limits.a.envoy: descriptor "edge =x" has a value without a key; write KEY or KEY=VALUE`,
 		"{a: {envoy: [edge x, edge x]}}":          `1:30: limits.a.envoy: descriptor "edge x" is there already; keep one of the two`,
-		`{a: {scopes: {"*": {envoy: [edge x]}}}}`: `1:37: limits.a.scopes."*".envoy: descriptor "edge x" stands at or below *, which names no scope; write it above, and let a key name the scope`,
+		`{a: {scopes: {"*": {envoy: [edge x]}}}}`: `1:37: limits.a.scopes."*".envoy: descriptor "edge x" stands at or below * or a tier, which names no scope; write it above, and let a key name the scope`,
+		"{a: {tiers: {t: {envoy: [edge x]}}}}":    `1:34: limits.a.tiers.t.envoy: descriptor "edge x" stands at or below * or a tier, which names no scope; write it above, and let a key name the scope`,
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()

@@ -22,30 +22,27 @@ type Warning struct {
 // String returns one line: payments/acme tenant: reason.
 func (w Warning) String() string { return w.Scope + " " + w.Rule + ": " + w.Reason }
 
-// anybody is a name in the place of all names that a policy does not have.
-const anybody = "~"
-
 // Lint returns what is suspicious in a policy, in the order of scopes: an override that changes nothing, the removal of a rule
 // that is not inherited, a rule that can never bind because of a stricter rule above it, a calendar that resets on days that some
-// months lack, a rule that tiers count by several algorithms, and rules whose unit may let all tasks pass, or none. It costs one Match for each scope that the policy names, and
-// one more for each whose last name is not "*".
+// months lack, a rule that tiers count by several algorithms, and rules whose unit may let all tasks pass, or none. It costs one Match
+// for each place that the policy has, and one more for each whose last name is not "*".
 func (p *Policy) Lint() (list []Warning) {
 	_, tree := p.Limits()
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
-		list = append(list, p.lint(tree[name], name, false)...)
+		list = append(list, p.WithTiers(nil).lint(tree[name], name, false)...)
 	}
 	return list
 }
 
 // lint is Lint at and below a place. tiered says that tiers stand beside its name, whose rules it may replace.
 func (p *Policy) lint(n ScopeConfig, path string, tiered bool) (list []Warning) {
-	inherited := p.matchedAt(siblingOf(path))
-	own := p.matchedAt(path)
+	sibling := siblingOf(path)
+	inherited, own := p.matchedAt(sibling), p.matchedAt(path)
 	for _, r := range n.Rules {
 		warn := func(format string, args ...any) {
 			list = append(list, Warning{Scope: path, Rule: r.Name, Reason: fmt.Sprintf(format, args...)})
 		}
-		above := slices.IndexFunc(inherited, func(b MatchedRule) bool { return b.Rule.Name == r.Name && b.Scope.Len() == levelOf(path) })
+		above := slices.IndexFunc(inherited, func(b MatchedRule) bool { return b.Rule.Name == r.Name && b.Scope.Len() == levelOf(sibling) })
 		switch {
 		case r.Unlimited && above < 0 && !tiered:
 			warn("removes a rule that it does not inherit; remove the line, or mend the name")
@@ -74,19 +71,18 @@ func (p *Policy) lint(n ScopeConfig, path string, tiered bool) (list []Warning) 
 			warn("can never bind: %s lets no more through", by)
 		}
 	}
-	names, counted := slices.Sorted(maps.Keys(n.Scopes)), map[string]string{}
-	tiers := slices.ContainsFunc(names, func(name string) bool { _, is := tierIn(name); return is })
-	for _, name := range names {
-		_, isTier := tierIn(name)
-		list = append(list, p.lint(n.Scopes[name], path+"/"+name, tiers && !isTier && name != anyName)...)
-		for _, r := range n.Scopes[name].Rules {
-			switch was, is := counted[r.Name]; {
-			case !isTier && name != anyName || r.Unlimited:
-			case !is:
-				counted[r.Name] = string(r.Algorithm)
-			case was != string(r.Algorithm):
-				list = append(list, Warning{Scope: path + "/" + name, Rule: r.Name, Reason: "is a " + string(r.Algorithm) +
-					", and another tier has a " + was + " of this name: a change of tier forgets what was spent; give it a name of its own"})
+	counted := map[string]Algorithm{} // by the rules of tiers and of "*"
+	for level, below := range n.Below() {
+		at, one := path+"/"+level, OneName(level)
+		list = append(list, p.lint(below, at, one && len(n.Tiers) > 0)...)
+		for _, r := range below.Rules {
+			if was, is := counted[r.Name]; one || r.Unlimited {
+				continue
+			} else if !is {
+				counted[r.Name] = r.Algorithm
+			} else if was != r.Algorithm {
+				list = append(list, Warning{Scope: at, Rule: r.Name, Reason: fmt.Sprintf("is a %s, and another tier counts it by a %s: a change of tier "+
+					"forgets what was spent; give it a name of its own", r.Algorithm, was)})
 			}
 		}
 	}
@@ -110,27 +106,21 @@ func monthNames(months []time.Month) string {
 	return strings.Join(names, ", ")
 }
 
-// siblingOf returns the path of "*" beside the last name of path, for the names that the policy does not have. It is empty if the
-// last name is "*" itself.
-func siblingOf(path string) string {
-	if i := strings.LastIndexByte(path, '/'); path[i+1:] != anyName {
-		return path[:i+1] + anyName
+// siblingOf returns the place of "*" beside the last level of a place, for the names that the policy does not have. It is empty if that
+// is "*" itself.
+func siblingOf(place string) string {
+	if last := (Scope{place}).last(); last != anyName {
+		return strings.TrimSuffix(place, last) + anyName
 	}
 	return ""
 }
 
-func levelOf(path string) int { return strings.Count(path, "/") + 1 }
+// levelOf returns the Len of the Scope of a place.
+func levelOf(place string) int { return Scope{place}.Len() }
 
-// matchedAt returns the rules of a scope that a pattern matches, nil if there are none.
-func (p *Policy) matchedAt(pattern string) []MatchedRule {
-	if pattern == "" {
-		return nil
-	}
-	s, err := ParseScope(strings.ReplaceAll(pattern, anyName, anybody))
-	if err != nil {
-		return nil
-	}
-	rules, _ := p.Match(s)
+// matchedAt returns the rules that count at a place, nil if there are none.
+func (p *Policy) matchedAt(place string) []MatchedRule {
+	rules, _ := p.Match(Scope{place})
 	return rules
 }
 

@@ -108,13 +108,13 @@ func modelMatch(limits map[string]policy.ScopeConfig, s policy.Scope) (bounds []
 	layers, says, heeds := []policy.ScopeConfig{{Scopes: limits}}, policy.Corrects{}, false
 	for i, name := range s.Names() {
 		var below []policy.ScopeConfig
-		wants := []string{"*", name}
-		if name == "a" {
-			wants = []string{"*", "*gold", name}
-		}
-		for _, want := range wants {
+		for kind := range 3 {
 			for _, p := range layers {
-				if n, ok := p.Scopes[want]; ok {
+				n, ok := p.Scopes[[]string{"*", "", name}[kind]]
+				if kind == 1 && name == "a" {
+					n, ok = p.Tiers["gold"]
+				}
+				if ok {
 					below = append(below, n)
 				}
 			}

@@ -60,13 +60,14 @@ var pausedRule = Rule{Name: PausedRule, Algorithm: SlidingWindow, Per: time.Seco
 func (b MatchedRule) Paused() bool { return b.Rule.Name == PausedRule }
 
 // ScopeConfig is the rules of one name of the tree and the names under it. The name "*" holds the rules of every name of its
-// level, and below a provider "*gold" those of every name of the tier gold (WithTiers). Over the rules of "*" those of the tier are laid,
-// and over both those of a name itself, rule by rule.
+// level. Over them those of the name's tier are laid, and over both those of the name itself, rule by rule.
 type ScopeConfig struct {
 	// Rules are in the order in which decisions list them. Their names differ.
 	Rules []Rule
 	// Scopes are the names one level down.
 	Scopes map[string]ScopeConfig
+	// Tiers are the rules of the names one level down by their tier, such as gold: see TierOf.
+	Tiers map[string]ScopeConfig
 	// Owner is responsible for this level: a team, an address. No decision depends on it. At most 128 bytes, of the characters of
 	// a name. Defaults to none.
 	Owner string
@@ -78,8 +79,8 @@ type ScopeConfig struct {
 	Apps []string
 	// Envoy lists the descriptors of Envoy's rate limit service that spend from here, each as a domain and the keys of its entries:
 	// "edge tenant plan" has the entries tenant=acme, plan=pro spend from acme/pro below this level. A key with a value, as in
-	// "edge kind=login tenant", is for entries of that value alone, and adds no name. None stands at or below a "*". At most 100.
-	// Defaults to none. Source: docs/envoy.md
+	// "edge kind=login tenant", is for entries of that value alone, and adds no name. None stands at or below a "*" or a tier. At
+	// most 100. Defaults to none. Source: docs/envoy.md
 	Envoy []string
 	// Pause pauses this level and those below it. A name's own value replaces that of "*". Defaults to PauseInherited.
 	Pause Pause
@@ -119,10 +120,10 @@ type Policy struct {
 	tierOf    func(name Scope) string
 }
 
-// tree is a ScopeConfig that has been checked: Rules have their defaults, Scopes is empty.
+// tree is a ScopeConfig that has been checked: Rules have their defaults, Scopes and Tiers are empty.
 type tree struct {
 	ScopeConfig
-	path   string // payments/*/refunds
+	path   string // payments/*/refunds, payments//gold
 	reader upstream.Reader
 	weighs bool  // names right below have weights
 	pooled bool  // a pool stands here or above
@@ -426,7 +427,7 @@ func (t *tree) config() ScopeConfig {
 		s.Scopes[anyName] = t.every.config()
 	}
 	for tier, child := range t.tiers {
-		s.Scopes[tierMark+tier] = child.config()
+		s.Tiers = with(s.Tiers, tier, child.config())
 	}
 	for name, child := range t.scopes {
 		s.Scopes[name] = child.config()

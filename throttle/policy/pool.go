@@ -190,7 +190,7 @@ func (c *checker) member(pool Pool, i int, m Member, from *Source, path string, 
 	}
 	reason := ""
 	for name := range strings.SplitSeq(m.Name, "/") {
-		if reason = diag.NameReason(name); reason == "" && strings.HasPrefix(name, anyName) {
+		if reason = diag.NameReason(name); reason == "" && name == anyName {
 			reason = `is no name that a member can have; "@*" of scopes has the rules of all members`
 		}
 		if reason != "" {

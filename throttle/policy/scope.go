@@ -27,7 +27,7 @@ const anyName = "*"
 type Scope struct{ text string }
 
 // ParseScope parses a path of 1 to 8 names divided by '/'. A name is 1 to 128 bytes of UTF-8 without '/', control characters,
-// U+2028, U+2029 and U+FEFF, and does not begin with "*". All other characters are allowed and stand for themselves: names are not trimmed,
+// U+2028, U+2029 and U+FEFF, and is not "*". All other characters are allowed and stand for themselves: names are not trimmed,
 // folded or normalised.
 //
 // The error is a *ScopeError with the first fault. ParseScope allocates only that: the Scope shares the memory of s.
@@ -47,22 +47,6 @@ func ParseScope(s string) (Scope, error) {
 	}
 }
 
-// Within reports whether a scope is at or below a place of the limits, such as payments/*.
-func Within(place, scope string) bool {
-	for more, has := true, true; more; {
-		if !has {
-			return false
-		}
-		var at, name string
-		at, place, more = strings.Cut(place, "/")
-		name, scope, has = strings.Cut(scope, "/")
-		if at != "*" && at != name {
-			return false
-		}
-	}
-	return true
-}
-
 // taskNameReason returns what is wrong with one name of a task's scope, empty for nothing.
 func taskNameReason(name string, level int) string {
 	if level > maxLevels {
@@ -70,9 +54,6 @@ func taskNameReason(name string, level int) string {
 	}
 	if name == anyName {
 		return fmt.Sprintf(`name %d is "*", which stands for every name in limits.yaml; write the name itself`, level)
-	}
-	if strings.HasPrefix(name, tierMark) {
-		return fmt.Sprintf(`name %d begins with "*", as places of tiers do; write %%2A in its place, as JoinScope does`, level)
 	}
 	if reason := diag.NameReason(name); reason != "" {
 		return fmt.Sprintf("name %d %s", level, reason)
@@ -123,18 +104,22 @@ func (s Scope) below(level Scope) Scope {
 	if start >= len(s.text) {
 		return Scope{}
 	}
-	if end := strings.IndexByte(s.text[start:], '/'); end >= 0 {
-		return Scope{s.text[:start+end]}
-	}
-	return s
+	next, _, _ := cutLevel(s.text[start:])
+	return Scope{s.text[:start+len(next)]}
 }
 
-// last returns the innermost name.
-func (s Scope) last() string { return s.text[strings.LastIndexByte(s.text, '/')+1:] }
+// last returns the innermost name, and /gold of a place such as payments//gold.
+func (s Scope) last() string {
+	i := strings.LastIndexByte(s.text, '/')
+	if i > 0 && s.text[i-1] == '/' {
+		i--
+	}
+	return s.text[i+1:]
+}
 
 // JoinScope returns the path of names that come from outside, such as a tenant's id, outermost first: JoinScope("payments",
 // "acme") is payments/acme. Each name is one level, whatever it holds, and two names never become the same: '/', '%', control
-// characters, bytes that are no UTF-8 and a "*" at the beginning are written as %2F and the like, and a name longer than 128 bytes ends in a
+// characters, bytes that are no UTF-8 and a name "*" are written as %2F and the like, and a name longer than 128 bytes ends in a
 // hash of it.
 //
 // The result is empty if there is no name or one is empty, since every caller without a tenant would spend from the same limits
@@ -154,7 +139,7 @@ func escapeName(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); {
 		r, size := utf8.DecodeRuneInString(name[i:])
-		if r == '/' || r == '%' || i == 0 && r == '*' || r == utf8.RuneError && size == 1 || diag.Invisible(r) {
+		if r == '/' || r == '%' || name == anyName || r == utf8.RuneError && size == 1 || diag.Invisible(r) {
 			for _, c := range []byte(name[i : i+size]) {
 				fmt.Fprintf(&b, "%%%02X", c)
 			}

@@ -7,18 +7,9 @@ import (
 	"strings"
 )
 
-// TierOf returns the tier of a name, such as gold for payments/acme, and "" for none. A policy asks for it where a scope above the name
-// has tiers: ScopeConfig.Scopes with names such as "*gold". Source: docs/tiers.md
+// TierOf returns the tier of a name, such as gold for payments/acme, and "" for none. A policy asks for it where the scope above the
+// name has ScopeConfig.Tiers. Source: docs/tiers.md
 type TierOf func(ctx context.Context, name Scope) (tier string, err error)
-
-// tierMark begins the name of a tier among the Scopes of a ScopeConfig. No name of a task begins with it.
-const tierMark = anyName
-
-// tierIn returns the tier that a name among Scopes stands for, and whether it stands for one: "gold" for "*gold".
-func tierIn(name string) (tier string, is bool) {
-	tier, is = strings.CutPrefix(name, tierMark)
-	return tier, is && tier != ""
-}
 
 // WithTiers returns the policy with the tiers of names: of is asked for the tier of each name beside which the policy has tiers. It must
 // be safe for concurrent use, and answer the same until the caller compiles the rules of that name anew. Digest does not depend on it.
@@ -31,13 +22,14 @@ func (p *Policy) WithTiers(of func(name Scope) (tier string)) *Policy {
 // Tiered reports whether names have tiers anywhere in the policy.
 func (p *Policy) Tiered() bool { return p.tiered }
 
-// Tiers returns the tiers that names right below a scope can have, sorted, nil for none. Costs as much as Match.
-func (p *Policy) Tiers(s Scope) []string {
+// Tiers returns the tiers that names right below a scope, or a place such as payments/*, can have, sorted, nil for none. Costs as much as
+// Match.
+func (p *Policy) Tiers(place string) []string {
 	tiers := map[string]bool{}
-	p.visit(s, func(level Scope, layers []*tree) {
+	p.visit(Scope{place}, func(level Scope, layers []*tree) {
 		for _, t := range layers {
 			for tier := range t.tiers {
-				if level == s {
+				if level.text == place {
 					tiers[tier] = true
 				}
 			}
@@ -67,7 +59,7 @@ func (p *Policy) TieredNames(s Scope) (names []Scope) {
 
 func hasTiers(t *tree) bool { return t.tiers != nil }
 
-// Tier returns the tier of a name such as payments/acme by WithTiers, "" for none. The place payments/*gold has the tier gold.
+// Tier returns the tier of a name such as payments/acme by WithTiers, "" for none. The place payments//gold has the tier gold.
 func (p *Policy) Tier(level Scope) string {
 	name := level.last()
 	if tier, is := strings.CutPrefix(name, tierMark); is {

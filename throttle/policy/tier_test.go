@@ -54,7 +54,7 @@ func TestTiers(t *testing.T) {
 			t.Errorf("of %s these have a tier: %v", scope, names)
 		}
 	}
-	if bound, _ := p.Match(mustScope(t, "payments/big")); bound[1].Pattern != "payments/*gold" || bound[2].Pattern != "payments/*" {
+	if bound, _ := p.Match(mustScope(t, "payments/big")); bound[1].Pattern != "payments//gold" || bound[2].Pattern != "payments/*" {
 		t.Errorf("patterns %+v", bound)
 	}
 	for scope, want := range map[string]float64{"payments/big": 3, "payments/acme": 5, "payments/any": 1} {
@@ -72,7 +72,7 @@ func TestTiers(t *testing.T) {
 	if names := p.TieredNames(mustScope(t, "payments/@key1")); asked != nil || names != nil {
 		t.Errorf("asked %v, %v", asked, names)
 	}
-	if got := p.Tiers(mustScope(t, "payments")); !slices.Equal(got, []string{"free", "gold"}) || p.Tiers(mustScope(t, "search")) != nil || !p.Tiered() {
+	if got := p.Tiers("payments"); !slices.Equal(got, []string{"free", "gold"}) || p.Tiers("search") != nil || !p.Tiered() {
 		t.Errorf("tiers %v", got)
 	}
 	// The digest is that of the limits, whatever the tiers of names are.
@@ -81,31 +81,63 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// "payments/*gold is such a place."
+// "`payments//gold` is the tier's place, as `payments/*` is that of every name."
 func TestPlacesOfTiers(t *testing.T) {
 	t.Parallel()
 	p := mustParse(t, tiered)
 	for place, want := range map[string][]string{
-		"payments/*":     {"payments/*free", "payments/*gold", "payments/acme"},
-		"payments/*gold": {"payments/acme"},
+		"payments/*":     {"payments//free", "payments//gold", "payments/acme"},
+		"payments//gold": {"payments/acme"},
 		"payments/acme":  nil,
 	} {
 		if got := p.Named(place); !slices.Equal(got, want) {
 			t.Errorf("%s covers %v, want %v", place, got, want)
 		}
 	}
-	if got := p.Owners("payments/*gold"); !slices.Equal(got, []string{"sales"}) {
+	if got := p.Owners("payments//gold"); !slices.Equal(got, []string{"sales"}) {
 		t.Errorf("owners %v", got)
 	}
 	var rules []string
 	for place, r := range p.Rules() {
 		rules = append(rules, place+":"+r.Name)
 	}
-	if !slices.Contains(rules, "payments/*gold:tenant") || !slices.Contains(rules, "payments/*gold/refunds:refunds") {
+	if !slices.Contains(rules, "payments//gold:tenant") || !slices.Contains(rules, "payments//gold/refunds:refunds") {
 		t.Errorf("rules %v", rules)
 	}
 	if text := string(limitsyaml.Format(p)); !strings.Contains(text, "    tiers:\n      free:\n") || string(limitsyaml.Format(mustParse(t, text))) != text {
 		t.Errorf("written as\n%s", text)
+	}
+}
+
+// "No name of a task is taken for a tier, whatever it holds."
+func TestNamesBesideTiers(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, tiered).WithTiers(func(name policy.Scope) string {
+		if name.String() == "payments/**" {
+			return "gold"
+		}
+		return ""
+	})
+	for _, name := range []string{"gold", "*gold", "**", "*", "/", "/gold", "//gold", "tiers"} {
+		limit := int64(5)
+		if name == "**" {
+			limit = 100
+		}
+		s := mustScope(t, policy.JoinScope("payments", name, "refunds"))
+		bound, err := p.Match(s)
+		if err != nil || len(bound) != 4 || bound[1].Rule.Limit != limit || bound[1].Scope != s.Prefix(2) {
+			t.Errorf("%q meets %s, %v", name, lines(bound), err)
+		}
+		for place, want := range map[string]bool{"payments": true, "payments/*": true, "payments//gold": limit == 100, "payments//free": false, "payments/*/refunds": true} {
+			if policy.Within(place, s.String()) != (want && place != "payments//gold") || p.Covers(place, s) != want {
+				t.Errorf("%s is at or below %s: %t, by tiers %t", s, place, policy.Within(place, s.String()), p.Covers(place, s))
+			}
+		}
+	}
+	for _, place := range []string{"payments//gold", "payments//", "//gold", "/gold"} {
+		if _, err := policy.ParseScope(place); err == nil {
+			t.Errorf("%s is the scope of a task", place)
+		}
 	}
 }
 
@@ -127,8 +159,8 @@ limits:
 		got = append(got, w.String())
 	}
 	want := []string{
-		"payments/*free tenant: says what it inherits from payments/*; remove the line",
-		"payments/*gold tenant: is a token-bucket, and another tier has a sliding-window of this name: a change of tier forgets what was spent; give it a name of its own",
+		"payments//free tenant: says what it inherits from payments/*; remove the line",
+		"payments//gold tenant: is a token-bucket, and another tier counts it by a sliding-window: a change of tier forgets what was spent; give it a name of its own",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
@@ -140,18 +172,15 @@ func TestFaultsOfTiers(t *testing.T) {
 	for text, want := range map[string]string{
 		`limits: {p: {tiers: {gold: {weight: 0}}}}`:           `limits:1:37: limits.p.tiers.gold.weight: weight is 0; it must be 1 to 1000`,
 		`limits: {p: {tiers: {gold: {wait: 0}}, scopes: {}}}`: `limits:1:29: limits.p.tiers.gold.wait: wait is not a field of a scope; write rules or scopes, and names of the next level under scopes`,
-		`limits: {p: {scopes: {"*gold": {}}}}`:                `limits:1:23: limits.p.scopes."*gold": "*gold" begins with "*", as no name can; if it is a tier, write it under tiers, without the "*"`,
-		`limits: {p: {tiers: {"*": {}}}}`:                     `limits:1:22: limits.p.tiers: "*" is no name of a tier; "*" stands under scopes`,
+		`limits: {p: {tiers: {gold: {rule: []}}}}`:            `limits:1:29: limits.p.tiers.gold.rule: rule is not a field of a scope; did you mean rules?`,
+		`limits: {p: {tiers: {"*": {}}}}`:                     `limits:1:22: limits.p.tiers."*": "*" is no tier; write it under scopes, for the names without one`,
+		`limits: {p: {tiers: {a/b: {}}}}`:                     `limits:1:22: limits.p.tiers."a/b": name holds a '/', which divides names; write another character`,
+		`limits: {p: {tier: {}}}`:                             `limits:1:14: limits.p.tier: tier is not a field of a scope; did you mean tiers?`,
 		`limits: {p: {tiers: 7}}`:                             `limits:1:21: limits.p.tiers: tiers is the number 7; write names under it, or {} for none`,
-		`limits: {p: {shares: {"*gold": {part: 1%}}}}`:        `limits:1:23: limits.p.shares."*gold": name is no name that a scope can have; name each class, and let "*" of scopes carry what they have in common`,
 	} {
 		_, err := limitsyaml.Parse("limits", []byte(text))
 		if err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v, want\n%s", text, err, want)
 		}
-	}
-	_, err := policy.New("", map[string]policy.ScopeConfig{"*gold": {}})
-	if err == nil || !strings.Contains(err.Error(), `"*gold" begins with "*", as tiers do, and stands at the top`) {
-		t.Error(err)
 	}
 }

@@ -149,14 +149,14 @@ func TestPauseRefuses(t *testing.T) {
 	resume := func(scope string) error { return second(s.Resume(ctx, bert, scope)) }
 	must(t, pause(anna, "payments"))
 	s.refuses(t, map[string]func() error{
-		"it is so already":            func() error { return pause(bert, "payments") },
-		"name is empty":               func() error { return pause(bert, "payments//x") },
-		`scope "": is empty`:          func() error { return pause(bert, "") },
-		"for 100ms is too short":      func() error { return pause(Edit{By: "bert", For: 100 * time.Millisecond}, "payments") },
-		"paused_until is not between": func() error { return pause(Edit{By: "bert", For: 250 * 366 * 24 * time.Hour}, "payments") },
-		"needs an author":             func() error { return pause(Edit{}, "payments") },
-		"meant for version 7":         func() error { return pause(Edit{By: "bert", IfVersion: 7}, "payments") },
-		"search is not paused":        func() error { return resume("search") },
+		"it is so already":                       func() error { return pause(bert, "payments") },
+		`payments//x is a place of the tier "x"`: func() error { return pause(bert, "payments//x") },
+		`scope "": is empty`:                     func() error { return pause(bert, "") },
+		"for 100ms is too short":                 func() error { return pause(Edit{By: "bert", For: 100 * time.Millisecond}, "payments") },
+		"paused_until is not between":            func() error { return pause(Edit{By: "bert", For: 250 * 366 * 24 * time.Hour}, "payments") },
+		"needs an author":                        func() error { return pause(Edit{}, "payments") },
+		"meant for version 7":                    func() error { return pause(Edit{By: "bert", IfVersion: 7}, "payments") },
+		"search is not paused":                   func() error { return resume("search") },
 		"payments/acme is not paused itself; payments is, and all that lies below it": func() error { return resume("payments/acme") },
 		"payments/* is not paused": func() error { return resume("payments/*") },
 	})

@@ -152,6 +152,9 @@ func (s *Store) one(ctx context.Context, e Edit, scope, name string, change func
 	}
 	var before *Override
 	made, err := s.edit(ctx, e, func(d *draft) error {
+		if err := d.knowsTiers(scope); err != nil {
+			return err
+		}
 		before = nil
 		if o, is := d.before.Override(scope, name, d.At); is {
 			before = &o
@@ -293,6 +296,9 @@ type Assigned struct {
 func (s *Store) Assign(ctx context.Context, e Edit, scope string, as Assigned) (Made, error) {
 	e.For = 0
 	return s.edit(ctx, e, func(d *draft) error {
+		if err := d.knowsTiers(scope); err != nil {
+			return err
+		}
 		was := nodeAt(d.was, scope)
 		to, err := as.over(was)
 		if err != nil {

@@ -102,11 +102,11 @@ func TestSetRefuses(t *testing.T) {
 	t.Parallel()
 	s, _ := withFile(t)
 	s.refuses(t, map[string]func() error{
-		"the least is 0":                 func() error { return set(s, anna, "payments", "account", "limit=-1") },
-		"is not the name of a rule":      func() error { return set(s, anna, "payments", "owner:", "algorithm=concurrency", "limit=1") },
-		"algorithm is missing":           func() error { return set(s, anna, "payments", "new", "limit=1") },
-		"is not a field of a rule":       func() error { return set(s, anna, "payments", "account", "bursts=1") },
-		"name is empty":                  func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
+		"the least is 0":            func() error { return set(s, anna, "payments", "account", "limit=-1") },
+		"is not the name of a rule": func() error { return set(s, anna, "payments", "owner:", "algorithm=concurrency", "limit=1") },
+		"algorithm is missing":      func() error { return set(s, anna, "payments", "new", "limit=1") },
+		"is not a field of a rule":  func() error { return set(s, anna, "payments", "account", "bursts=1") },
+		`payments//x is a place of the tier "x", and the limits have no tiers below "payments"; write them beside its scopes`: func() error { return set(s, anna, "payments//x", "account", "algorithm=concurrency", "limit=1") },
 		"scope \"\": is empty":           func() error { return set(s, anna, "", "account", "limit=1") },
 		`and not "\x1b[2J"`:              func() error { return set(s, Edit{By: "\x1b[2J"}, "payments", "account", "limit=1") },
 		"needs an author":                func() error { return set(s, Edit{By: " "}, "payments", "account", "limit=1") },

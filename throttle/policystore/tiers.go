@@ -1,6 +1,7 @@
 package policystore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,13 +116,32 @@ func (d *draft) mayHave(name, tier string) error {
 	if err != nil || tier == "" {
 		return err
 	}
-	above := scope.Prefix(scope.Len() - 1)
+	return d.knows("", scope.Prefix(scope.Len()-1).String(), tier)
+}
+
+// knowsTiers refuses a place such as payments//gold of a tier that the limits do not have: most likely a name is missing.
+func (d *draft) knowsTiers(place string) error {
+	levels := policy.SplitPlace(place)
+	for i, level := range levels {
+		if tier, is := strings.CutPrefix(level, "/"); is {
+			if err := d.knows(fmt.Sprintf("%s is a place of the tier %q, and ", place, tier), strings.Join(levels[:i], "/"), tier); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// knows refuses a tier that the names right below a place cannot have. about begins the reason.
+func (d *draft) knows(about, above, tier string) error {
 	tiers := d.was.Tiers(above)
 	switch {
+	case above == "":
+		return refuse("%stiers are of names below a provider, such as payments/acme", about)
 	case len(tiers) == 0:
-		return refuse("the limits have no tiers below %q; write them beside its scopes, such as tiers: {%s: {}}", above, tier)
+		return refuse("%sthe limits have no tiers below %q; write them beside its scopes, such as tiers: {%s: {}}", about, above, cmp.Or(tier, "gold"))
 	case !slices.Contains(tiers, tier):
-		return refuse("%s has no tier %q; %s", above, tier, diag.Meant(tier, tiers))
+		return refuse("%s%s has no tier %q; %s", about, above, tier, diag.Meant(tier, tiers))
 	}
 	return nil
 }

@@ -60,12 +60,12 @@ func TestSetTiers(t *testing.T) {
 	if made.Version.Change != "tier payments/acme removed, was free" || listed("payments/acme") != "map[]" {
 		t.Errorf("%+v, and %s", made.Version, listed("payments/acme"))
 	}
-	if _, err := s.Set(t.Context(), anna, "payments/*gold", "tenant", map[string]string{"limit": "150"}); err != nil {
+	if _, err := s.Set(t.Context(), anna, "payments//gold", "tenant", map[string]string{"limit": "150"}); err != nil {
 		t.Error(err)
 	}
 	v, err := s.Current(t.Context())
 	must(t, err)
-	if v.Tiers != nil || len(v.Overrides) != 1 || v.Overrides[0].Scope != "payments/*gold" || !strings.Contains(v.Overrides[0].Text, "limit: 150") {
+	if v.Tiers != nil || len(v.Overrides) != 1 || v.Overrides[0].Scope != "payments//gold" || !strings.Contains(v.Overrides[0].Text, "limit: 150") {
 		t.Errorf("%+v", v)
 	}
 	if _, err = s.Rollback(t.Context(), anna, 1); err != nil || listed("") != "map[payments/bob:gold]" {
@@ -74,7 +74,7 @@ func TestSetTiers(t *testing.T) {
 	for want, tiers := range map[string]map[string]string{
 		`payments has no tier "golf"; did you mean gold?`:   {"payments/acme": "golf"},
 		`the limits have no tiers below "mail"; write them`: {"mail/acme": "gold"},
-		`the limits have no tiers below ""`:                 {"payments": "gold"},
+		"tiers are of names below a provider":               {"payments": "gold"},
 		`name 2 is "*"`:                                     {"payments/*": "gold"},
 		"it is so already":                                  {"payments/bob": "gold"},
 		"1001 tiers are too many at once":                   manyTiers(1001),

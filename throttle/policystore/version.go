@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -194,12 +193,13 @@ func (v Version) policyOver(base *policy.Policy, now time.Time) (*policy.Policy,
 func (v Version) policy(base *policy.Policy, now time.Time) (*policy.Policy, time.Time, error) {
 	var next time.Time
 	unmatched, limits := base.Limits()
+	root := policy.ScopeConfig{Scopes: limits}
 	for _, o := range v.Overrides {
 		if o.ended(now) {
 			continue
 		}
 		next = sooner(next, o.Until)
-		if err := layOver(limits, strings.Split(o.Scope, "/"), o); err != nil {
+		if err := root.Edit(o.Scope, o.layOver); err != nil {
 			return nil, next, err
 		}
 	}
@@ -211,21 +211,7 @@ func (v Version) policy(base *policy.Policy, now time.Time) (*policy.Policy, tim
 	return p, next, err
 }
 
-// layOver lays an override over the node at a path of a tree, which is created if it is not there.
-func layOver(limits map[string]policy.ScopeConfig, path []string, o Override) (err error) {
-	n := limits[path[0]]
-	if len(path) == 1 {
-		err = o.layOver(&n)
-	} else {
-		if n.Scopes == nil {
-			n.Scopes = map[string]policy.ScopeConfig{}
-		}
-		err = layOver(n.Scopes, path[1:], o)
-	}
-	limits[path[0]] = n
-	return err
-}
-
+// layOver lays an override over the node of its scope.
 func (o Override) layOver(n *policy.ScopeConfig) error {
 	if field, err := limitsyaml.SetField(n, o.Name, o.Text); field {
 		if o.Name == PausedField {
@@ -260,8 +246,11 @@ func endPauses(limits map[string]policy.ScopeConfig, now time.Time) (next time.T
 			endPause(&n, now)
 			limits[name] = n
 		}
-		below, more := endPauses(n.Scopes, now)
-		next, some = sooner(sooner(next, n.PausedUntil), below), some || more
+		next = sooner(next, n.PausedUntil)
+		for _, below := range []map[string]policy.ScopeConfig{n.Tiers, n.Scopes} {
+			ends, more := endPauses(below, now)
+			next, some = sooner(next, ends), some || more
+		}
 	}
 	return next, some
 }
@@ -287,21 +276,20 @@ func nodeAt(p *policy.Policy, scope string) policy.ScopeConfig {
 }
 
 func nodeIn(limits map[string]policy.ScopeConfig, scope string) policy.ScopeConfig {
-	n := policy.ScopeConfig{Scopes: limits}
-	for name := range strings.SplitSeq(scope, "/") {
-		n = n.Scopes[name]
-	}
-	return n
+	return policy.ScopeConfig{Scopes: limits}.At(scope)
 }
 
-// Nodes iterates over the nodes of a tree of limits, each with its path, such as payments/*, in the order of the names.
+// Nodes iterates over the nodes of a tree of limits, each with its path, such as payments/*, tiers before the names beside them, in
+// order.
 func Nodes(limits map[string]policy.ScopeConfig) iter.Seq2[string, policy.ScopeConfig] {
-	return func(yield func(string, policy.ScopeConfig) bool) { visit("", limits, yield) }
+	return func(yield func(string, policy.ScopeConfig) bool) {
+		visit("", policy.ScopeConfig{Scopes: limits}, yield)
+	}
 }
 
-func visit(under string, limits map[string]policy.ScopeConfig, yield func(string, policy.ScopeConfig) bool) (more bool) {
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		if !yield(under+name, limits[name]) || !visit(under+name+"/", limits[name].Scopes, yield) {
+func visit(under string, n policy.ScopeConfig, yield func(string, policy.ScopeConfig) bool) (more bool) {
+	for level, below := range n.Below() {
+		if !yield(under+level, below) || !visit(under+level+"/", below, yield) {
 			return false
 		}
 	}

@@ -56,7 +56,7 @@ func (w Waits) MarshalJSON() ([]byte, error) {
 }
 
 // Run computes what a draft would have done with the tasks of a record. It does no I/O. A million tasks take some seconds. A Record may
-// be used for several drafts, one after the other.
+// be used for several drafts, one after the other. Names have the tiers that the draft has by Policy.WithTiers.
 func Run(r *Record, draft *policy.Policy) Report {
 	r.join()
 	for _, s := range r.scopes {

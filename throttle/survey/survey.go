@@ -262,7 +262,7 @@ func (s *survey) ownScopes() (scopes []string) {
 	for _, r := range slices.Backward(s.out.Rules) { // scopes come before those above them
 		at := s.read(r.Pattern)
 		above := func(scope string) bool { return scope == at || strings.HasPrefix(scope, at+"/") }
-		if !slices.Contains(strings.Split(at, "/"), "*") && !slices.ContainsFunc(scopes, above) {
+		if _, noScope := policy.ParseScope(at); noScope == nil && !slices.ContainsFunc(scopes, above) {
 			scopes = append(scopes, at)
 		}
 	}

@@ -72,11 +72,7 @@ func AssignedText(n policy.ScopeConfig, key string) string {
 // ConfigAt returns what limits say at a place, such as payments/*, without what it inherits.
 func ConfigAt(p *policy.Policy, place string) policy.ScopeConfig {
 	_, scopes := p.Limits()
-	n := policy.ScopeConfig{Scopes: scopes}
-	for name := range strings.SplitSeq(place, "/") {
-		n = n.Scopes[name]
-	}
-	return n
+	return policy.ScopeConfig{Scopes: scopes}.At(place)
 }
 
 // listed reads NAME,NAME. An empty text is an empty list.

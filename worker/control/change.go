@@ -102,9 +102,9 @@ func (s *Service) baseVersion(ctx context.Context, c Change) (version int64, err
 
 // sharePath reports whether one of two places of the limits is at or below the other for some scope.
 func sharePath(a, b string) bool {
-	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
+	as, bs := policy.SplitPlace(a), policy.SplitPlace(b)
 	for i := range min(len(as), len(bs)) {
-		if as[i] != bs[i] && as[i] != "*" && bs[i] != "*" {
+		if as[i] != bs[i] && policy.OneName(as[i]) && policy.OneName(bs[i]) {
 			return false
 		}
 	}

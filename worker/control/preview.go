@@ -162,12 +162,14 @@ func (s *Service) queuesUnder(ctx context.Context, places []string) (list []insp
 	if err != nil {
 		return nil, e, err
 	}
+	limits := s.limiter.Policy()
 	for provider := range providers {
 		if !slices.ContainsFunc(places, func(place string) bool { return covers(providerOf(place), provider) }) {
 			continue
 		}
 		queues, more, err := inspect.Of(s.limiter.Waitlist()).Count(ctx, provider, func(scope string) bool {
-			return slices.ContainsFunc(places, func(place string) bool { return covers(place, scope) })
+			waits, err := policy.ParseScope(scope)
+			return err == nil && slices.ContainsFunc(places, func(place string) bool { return limits.Covers(place, waits) })
 		})
 		if err != nil {
 			return nil, e, err

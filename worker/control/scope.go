@@ -8,6 +8,7 @@ import (
 	"github.com/headway-go/headway/queue"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
+	"github.com/headway-go/headway/throttle/policystore"
 )
 
 // Reason is what a task waits for.
@@ -58,8 +59,9 @@ type Scope struct {
 
 	Breakers []Breaker `json:"breakers,omitempty"` // those that are open, outermost first
 
-	Rules   []Rule   `json:"rules,omitempty"`
-	Members []Member `json:"members,omitempty"` // of the pool on its path
+	Tiers   []policystore.Tier `json:"tiers,omitempty"` // of the names on its path
+	Rules   []Rule             `json:"rules,omitempty"`
+	Members []Member           `json:"members,omitempty"` // of the pool on its path
 	Shadows []Shadow `json:"shadows,omitempty"`
 	Hours   []Hours  `json:"hours,omitempty"`
 
@@ -102,7 +104,7 @@ func (s *Service) Scope(ctx context.Context, actor Actor, name string) (Scope, e
 	}
 	r := Scope{
 		Scope: name, At: At(got.At), Waiting: got.Waiting, Queues: got.Scopes, Dispatched: got.Dispatched,
-		Wait: waitOf(got.Binding, got.Paused), Users: s.users(name),
+		Wait: waitOf(got.Binding, got.Paused), Users: s.users(name), Tiers: s.tiers(name),
 	}
 	if got.Waiting > 0 {
 		r.NextStart, r.Range = expected(got.At, got.NextStart)
@@ -232,4 +234,19 @@ func resets(r throttle.RuleForecast, at time.Time) Time {
 		return Time{}
 	}
 	return At(at.Add(r.ResetAfter))
+}
+
+// tiers returns the tiers of the names on a scope's path.
+func (s *Service) tiers(name string) (tiers []policystore.Tier) {
+	scope, err := policy.ParseScope(name)
+	if err != nil {
+		return nil
+	}
+	p := s.limiter.Policy()
+	for _, level := range p.TieredNames(scope) {
+		if tier := p.Tier(level); tier != "" {
+			tiers = append(tiers, policystore.Tier{Scope: level.String(), Tier: tier})
+		}
+	}
+	return tiers
 }

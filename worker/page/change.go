@@ -257,7 +257,7 @@ func (h *handler) changeLimits(w http.ResponseWriter, r *http.Request, actor Act
 		if made, err = h.service.Apply(r.Context(), actor, wanted); err == nil {
 			h.forget()
 			to := h.link("/done", "version", made.Version.Number, "scope", c.Scope)
-			if c.Verb == control.VerbDrain && !strings.Contains(c.Scope, "*") {
+			if _, place := policy.ParseScope(c.Scope); c.Verb == control.VerbDrain && place == nil {
 				to = h.link("/drain", "scope", c.Scope)
 			}
 			http.Redirect(w, r, to, http.StatusSeeOther)
