@@ -130,17 +130,24 @@ func (t *tiers) put(name policy.Scope, e knownTier) {
 	t.known[strings.Clone(name.String())] = e // the memory of a task can be freed
 }
 
-// askAll asks for the tiers of names, some at once, until ctx ends.
-func (t *tiers) askAll(ctx context.Context, names []policy.Scope) {
+// askAll asks for the tiers of names, some at once, while goOn.
+func (t *tiers) askAll(ctx context.Context, names []policy.Scope, goOn func() bool) {
 	var wg sync.WaitGroup
 	for worker := range min(tierCalls, len(names)) {
 		wg.Go(func() {
-			for i := worker; i < len(names) && ctx.Err() == nil; i += tierCalls {
+			for i := worker; i < len(names) && ctx.Err() == nil && goOn(); i += tierCalls {
 				t.ask(ctx, names[i])
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// answers reports that TierOf has not failed lately.
+func (t *tiers) answers() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at(0) >= t.failing
 }
 
 // ask asks for the tier of a name, and returns the one that counts.
@@ -220,7 +227,7 @@ func (l *Limiter) RenewTiers(ctx context.Context, provider string, names ...stri
 			parsed = append(parsed, s)
 		}
 	}
-	l.tiers.askAll(ctx, parsed)
+	l.tiers.askAll(ctx, parsed, func() bool { return true })
 	return l.list.Renew(ctx, provider, func(scopes []policy.Scope) []policy.Scope {
 		if len(names) > 0 {
 			return slices.DeleteFunc(scopes, func(s policy.Scope) bool {
@@ -231,7 +238,7 @@ func (l *Limiter) RenewTiers(ctx context.Context, provider string, names ...stri
 		for _, s := range scopes {
 			tiered = append(tiered, l.Policy().TieredNames(s)...)
 		}
-		l.tiers.askAll(ctx, l.tiers.take(tiered))
+		l.tiers.askAll(ctx, l.tiers.take(tiered), l.tiers.answers)
 		return scopes
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -267,6 +268,33 @@ func TestWaitingTaskGetsItsTier(t *testing.T) {
 				t.Errorf("%d more started", len(got))
 			}
 		})
+	}
+}
+
+// A database that does not answer is not asked for each name below which tasks wait, one after the other.
+func TestRenewTiersGivesUp(t *testing.T) {
+	t.Parallel()
+	db := &source{tiers: map[string]string{}}
+	l, err := New(redistest.Client(t), tieredPolicy(t), Config{TierOf: db.tierOf, TierTTL: time.Second, Prefix: redistest.Prefix(t)})
+	redistest.Must(t, err)
+	var tasks []waitlist.Waiter
+	for i := range 100 {
+		tasks = append(tasks, waitlist.Waiter{Scope: fmt.Sprint("p/t", i), Queue: "q", ID: "x"})
+	}
+	for part := range slices.Chunk(tasks, 50) {
+		_, err := l.Waitlist().Join(t.Context(), part)
+		redistest.Must(t, err)
+	}
+	db.set("", "", errors.New("no connection"))
+	var asked int64
+	redistest.WaitFor(t, "tiers that are due", 10*time.Second, func() bool {
+		before := db.asked.Load()
+		redistest.Must(t, l.RenewTiers(t.Context(), "p"))
+		asked = db.asked.Load() - before
+		return asked > 0
+	})
+	if asked > tierCalls {
+		t.Errorf("asked for %d names", asked)
 	}
 }
 

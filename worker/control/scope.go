@@ -62,8 +62,8 @@ type Scope struct {
 	Tiers   []policystore.Tier `json:"tiers,omitempty"` // of the names on its path
 	Rules   []Rule             `json:"rules,omitempty"`
 	Members []Member           `json:"members,omitempty"` // of the pool on its path
-	Shadows []Shadow `json:"shadows,omitempty"`
-	Hours   []Hours  `json:"hours,omitempty"`
+	Shadows []Shadow           `json:"shadows,omitempty"`
+	Hours   []Hours            `json:"hours,omitempty"`
 
 	UpstreamEvents []UpstreamEvent `json:"upstream_events,omitempty"` // newest first
 	Pause

@@ -118,6 +118,16 @@ func TestDecided(t *testing.T) {
 	)
 }
 
+// Tiers that are not known are counted by why, and no label has a customer's name or a tier.
+func TestTierTroubles(t *testing.T) {
+	t.Parallel()
+	m := New(Config{})
+	m.TierTrouble(throttle.TierTrouble{Name: "p/acme", Tier: "gold", Err: errors.New("no connection")})
+	m.TierTrouble(throttle.TierTrouble{Name: "p/acme", Unknown: "silver"})
+	m.TierTrouble(throttle.TierTrouble{Name: "p/bob", Unknown: "silver"})
+	wantLines(t, scrape(t, m), `headway_tier_troubles_total{why="error"} 1`, `headway_tier_troubles_total{why="unknown"} 2`)
+}
+
 // Starts are counted by the members of pools, at the pool's place in the policy.
 func TestMemberStarts(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,7 +33,7 @@ type Config struct {
 	Bounded   bool                  // waits have an end, by the limits or by tasks themselves
 	Providers func() []string       // that this process dispatches now
 	Gone      func(waitlist.Ref)    // takes the place of a task
-	Failed    func(kind string)     // called with "sweep" after an error
+	Failed    func(kind string)     // called with "sweep" or "tiers" after an error, by several goroutines
 }
 
 const (
@@ -61,12 +63,15 @@ type swept struct {
 	size    int                   // how many tasks to read at once
 	counted time.Time             // when size was worked out
 	tiered  time.Time             // when tiers were asked for
+	asking  atomic.Bool           // they are
 	missing map[waitlist.Ref]bool // tasks that were not found once, and whether that was in this pass
 }
 
 // Run sweeps until ctx ends.
 func Run(ctx context.Context, cfg Config) {
 	all := map[string]*swept{}
+	var background sync.WaitGroup
+	defer background.Wait()
 	for asynqx.Sleep(ctx, sweepEach) {
 		now := map[string]*swept{}
 		for _, provider := range cfg.Providers() {
@@ -81,20 +86,23 @@ func Run(ctx context.Context, cfg Config) {
 			if err := sw.part(ctx, provider); err != nil && ctx.Err() == nil {
 				cfg.Failed("sweep")
 			}
-			if err := sw.renewTiers(ctx, provider); err != nil && ctx.Err() == nil {
-				cfg.Failed("tiers")
-			}
+			sw.renewTiers(ctx, provider, &background)
 		}
 	}
 }
 
-// renewTiers asks for the tiers below which tasks of a provider wait, if this process looks after it.
-func (s *swept) renewTiers(ctx context.Context, provider string) error {
-	if !s.mine || time.Since(s.tiered) < s.Limiter.TierTTL() {
-		return nil
+// renewTiers asks for the tiers below which tasks of a provider wait, if this process looks after it. A user's database may be slow.
+func (s *swept) renewTiers(ctx context.Context, provider string, background *sync.WaitGroup) {
+	if !s.mine || time.Since(s.tiered) < s.Limiter.TierTTL() || !s.asking.CompareAndSwap(false, true) {
+		return
 	}
 	s.tiered = time.Now()
-	return s.Limiter.RenewTiers(ctx, provider)
+	background.Go(func() {
+		defer s.asking.Store(false)
+		if err := s.Limiter.RenewTiers(ctx, provider); err != nil && ctx.Err() == nil {
+			s.Failed("tiers")
+		}
+	})
 }
 
 // part reads the next waiting tasks of a provider, if this process looks after it.
