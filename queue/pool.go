@@ -34,11 +34,7 @@ func (o *outlook) pool(ctx context.Context, scope string, now throttle.Forecast,
 	if err != nil {
 		return nil, err
 	}
-	p := &poolSum{name: Binding{Scope: now.Pool, Rule: policy.MembersRule}, seen: seen, lines: now.PoolQueues}
-	if level, err := policy.ParseScope(now.Pool); err == nil {
-		_, pool := o.limiter.Policy().PoolOf(level)
-		p.waits = pool.OverflowAfter
-	}
+	p := &poolSum{name: Binding{Scope: now.Pool, Rule: policy.MembersRule}, seen: seen, lines: now.PoolQueues, waits: now.PoolOverflow}
 	shared := map[Binding]*ruleSum{} // members of an account have rules in common
 	for _, m := range members {
 		one := &memberSum{}

@@ -36,6 +36,8 @@ type Forecast struct {
 	// PoolWaiting is the number of tasks that wait at that level and below it, and PoolQueues how many lines take turns there. Pace
 	// does not read them.
 	PoolWaiting, PoolQueues int64
+	// PoolOverflow is the OverflowAfter of that pool.
+	PoolOverflow time.Duration
 	// PausedFor is how long the API has asked not to be called for the scope any more; 0 if it has not. See UpstreamState.
 	PausedFor time.Duration
 	// Until is when the set of applying rules changes next, by the server's clock; zero if no rule is limited to certain hours.
@@ -118,7 +120,7 @@ func (l *Limiter) Pace(ctx context.Context, scope string) (out Forecast, err err
 	}
 	out.Rules = l.forecasts(p, &d)
 	if p.Pool != nil {
-		out.Pool = p.Pool.Level.String()
+		out.Pool, out.PoolOverflow = p.Pool.Level.String(), p.Pool.Overflow
 	}
 	if p.Member != nil { // those of the path alone
 		out.Rules = out.Rules[:len(p.Rules)-len(p.Member.Rules)]

@@ -50,9 +50,9 @@ func TestReplayCommand(t *testing.T) {
 	ask(t, cli.ExitOK, "limits", "import", "-redis", url, "-replace", draft)
 	ask(t, cli.ExitOK, "limits", "tier", "-redis", url, "p/a", "gold")
 	out, _ := ask(t, cli.ExitOK, "limits", "replay", "-draft", draft, path)
-	says(t, out, "p/*:tenant", "- which names have the tiers of the draft is in no record")
+	says(t, out, "p/*:tenant\n", "- which names have the tiers of the draft is in no record")
 	out, _ = ask(t, cli.ExitOK, "limits", "replay", "-redis", url, "-draft", draft, inRedis)
-	says(t, out, "!p/*:tenant", "- names have the tiers that Redis has for them now")
+	says(t, out, "!p/*:tenant\n", "- names have the tiers that Redis has for them now")
 }
 
 func first(out, _ string) string { return out }

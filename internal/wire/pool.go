@@ -14,6 +14,8 @@ import (
 type Pool struct {
 	Level   policy.Scope
 	Members []Member
+	// Overflow is how much later each may start a task before the next one takes it.
+	Overflow time.Duration
 
 	rules       PoolRules
 	version     int64
@@ -35,7 +37,7 @@ type Member struct {
 
 // CompilePool returns a pool at a time, given all rules of each member.
 func (c Compiler) CompilePool(level policy.Scope, pool policy.Pool, match func(member string) []policy.MatchedRule, at time.Time) *Pool {
-	p := &Pool{Level: level, version: c.Version, until: Never, hours: Never}
+	p := &Pool{Level: level, Overflow: pool.OverflowAfter, version: c.Version, until: Never, hours: Never}
 	p.rules = PoolRules{
 		Level: level.Len() - 1, Drain: pool.Choose == policy.ChooseDrain, Affine: pool.Affinity == policy.AffinityTenant,
 		Wait: (pool.AffinityWait + pool.OverflowAfter).Microseconds(), // one of the two
