@@ -79,7 +79,7 @@ func Run(r *Record, draft *policy.Policy) Report {
 	if draft.Breaks() {
 		w.notes["the draft has breakers, which never open here"] = true
 	}
-	out.Unknown = slices.AppendSeq(append([]string{}, r.unknown()...), slices.Values(slices.Sorted(maps.Keys(w.notes))))
+	out.Unknown = append(append([]string{}, r.unknown()...), slices.Sorted(maps.Keys(w.notes))...)
 	return out
 }
 
@@ -88,7 +88,7 @@ func (s *Scope) changes() int64 {
 	if s.Refused+s.Stuck > 0 {
 		return never
 	}
-	return max(s.Waits.P99-s.Were.P99, s.Were.P99-s.Waits.P99).Microseconds()
+	return (s.Waits.P99 - s.Were.P99).Abs().Microseconds()
 }
 
 func (w *world) scope(s *scope) Scope {

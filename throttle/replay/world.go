@@ -91,11 +91,12 @@ func (waiter) moved(int) {}
 // tolerance is throttle.Config.StartTolerance, as workers have it.
 const tolerance = 5 * time.Millisecond
 
-// event is the end of a run, or when a node is to be looked at again.
+// event is the end of a task's run, when a node is to be looked at again, or a change of the slots.
 type event struct {
 	at    int64
 	order int // of equal times
 	node  *node
+	slots int
 	task  int32
 }
 
@@ -114,28 +115,27 @@ type world struct {
 	ordered int
 	now     int64
 
-	bounded        bool // by slots
-	slots, running int
-	full           int64           // when a task last found no slot
-	notes          map[string]bool // what is not judged, or not exact
+	bounded                 bool // by slots
+	slots, changes, running int
+	full                    int64           // when a task last found no slot
+	notes                   map[string]bool // what is not judged, or not exact
 }
 
 // run computes the start of every task.
 func (w *world) run() {
-	changes, next := w.slotChanges(), 0
-	for next < len(w.tasks) || len(w.events) > 0 {
+	for _, c := range w.Record.slots() {
+		if w.bounded = w.sample == 1; w.bounded {
+			w.changes++
+			w.push(event{at: c.at, slots: c.by})
+		}
+	}
+	for next := 0; next < len(w.tasks) || len(w.events) > 0; {
 		w.now = never
 		if next < len(w.tasks) {
 			w.now = max(w.tasks[next].wanted, w.from)
 		}
 		if len(w.events) > 0 {
 			w.now = min(w.now, w.events[0].at)
-		}
-		for len(changes) > 0 && changes[0].at <= w.now {
-			w.slots, changes = w.slots+changes[0].by, changes[1:]
-		}
-		if len(changes) == 0 && w.slots <= 0 { // nothing is known of slots after the record
-			w.bounded = false
 		}
 		for len(w.events) > 0 && w.events[0].at <= w.now {
 			w.handle(heap.Pop(&w.events).(event))
@@ -147,32 +147,23 @@ func (w *world) run() {
 	}
 }
 
-func (w *world) slotChanges() []change {
-	changes := w.Record.slots()
-	w.bounded = len(changes) > 0 && w.sample == 1
-	for _, c := range changes {
-		if w.bounded && c.by > 0 { // so that the loop looks when slots come
-			w.push(event{at: c.at, task: -1})
-		}
-	}
-	return changes
-}
-
 func (w *world) push(e event) {
 	w.ordered++
 	e.order = w.ordered
 	heap.Push(&w.events, e)
 }
 
-// handle frees what a run held, or has a blocked node looked at again.
+// handle frees what a run held, has a blocked node looked at again, or changes the slots.
 func (w *world) handle(e event) {
-	if e.node != nil {
+	switch {
+	case e.node != nil:
 		if e.node.blocked == e.at {
 			w.unblock(e.node)
 		}
 		return
-	}
-	if e.task < 0 {
+	case e.slots != 0:
+		w.slots, w.changes = w.slots+e.slots, w.changes-1
+		w.bounded = w.slots > 0 || w.changes > 0 // nothing is known of slots after the record
 		return
 	}
 	w.running--
