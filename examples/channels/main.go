@@ -79,7 +79,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		starts, running = append(starts, time.Now()), running+1
 		most = max(most, running)
 		mu.Unlock()
-		time.Sleep(20 * time.Millisecond) // the call
+		<-time.After(20 * time.Millisecond) // the call
 		mu.Lock()
 		defer mu.Unlock()
 		running--

@@ -279,7 +279,7 @@ func (r *Record) unknown() (notes []string) {
 	note(open, "processes that did not end: %d. They were killed or still run, and their last seconds may be missing")
 	note(r.cut, "files that are cut off or damaged: %d. What stands behind that place is missing")
 	if len(r.processes) == 0 {
-		notes = append(notes, "no process says how many slots it has: every task finds one free")
+		notes = append(notes, "no process says how many slots it has, or what it could not write: every task finds a slot free")
 	}
 	if len(r.queues) > 1 {
 		notes = append(notes, fmt.Sprintf("the tasks were in %d queues of asynq, whose weights the record does not know", len(r.queues)))

@@ -183,22 +183,27 @@ func BenchmarkBacklog(b *testing.B) {
 	for _, c := range []struct {
 		who         string
 		jobs, limit int
-		work        func(*bench, testing.TB)
+		slots       int // 0: the usual way
+		hold        time.Duration
 	}{
-		{"riverlimit", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 100, 0) }},
-		{"riverlimit, 30 workers each", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 30, 0) }},
-		{"riverlimit, Hold 500ms", 2000, 100, func(q *bench, t testing.TB) { q.ours(t, 100, 500*time.Millisecond) }},
-		{"the usual way", 2000, 100, (*bench).usual},
-		{"riverlimit", 600, 30, func(q *bench, t testing.TB) { q.ours(t, 100, 0) }},
-		{"the usual way", 600, 30, (*bench).usual},
+		{who: "riverlimit", jobs: 2000, limit: 100, slots: 100},
+		{who: "riverlimit, 30 workers each", jobs: 2000, limit: 100, slots: 30},
+		{who: "riverlimit, Hold 500ms", jobs: 2000, limit: 100, slots: 100, hold: 500 * time.Millisecond},
+		{who: "the usual way", jobs: 2000, limit: 100},
+		{who: "riverlimit", jobs: 600, limit: 30, slots: 100},
+		{who: "the usual way", jobs: 600, limit: 30},
 	} {
 		jobs := c.jobs / scale
-		measure := fmt.Sprintf("%d River jobs at %d/s", jobs, c.limit)
+		measure := fmt.Sprintf("%d River jobs at %d per s", jobs, c.limit)
 		b.Run(measure+"/"+c.who, func(b *testing.B) {
 			for b.Loop() {
 				q := newBench(b, window(int64(c.limit)))
 				q.enqueue(b, jobs)
-				c.work(q, b)
+				if c.slots > 0 {
+					q.ours(b, c.slots, c.hold)
+				} else {
+					q.usual(b)
+				}
 				q.untilCompleted(b, jobs)
 				most := q.most(time.Second)
 				// A window that begins with the backlog may take its limit at once.
