@@ -59,3 +59,26 @@ func TestForecastOfAPool(t *testing.T) {
 		})
 	}
 }
+
+// A batch is expected to wait for the first member of a pool with overflow_after, and to take the next one when the first is used up.
+func TestForecastOfABudget(t *testing.T) {
+	t.Parallel()
+	for used, want := range map[int]time.Duration{1000: 4900 * time.Millisecond, 20: 1900 * time.Millisecond} {
+		policy, err := limitsyaml.Parse("limits.yaml", fmt.Appendf(nil, `limits: {llm: {pool: {members: [dear, cheap], choose: drain, overflow_after: 1h}, scopes: {
+			"@dear": {rules: [{name: year, algorithm: calendar, limit: %d, resets: "@yearly"}, {name: calls, algorithm: token-bucket, limit: 10, per: 1s, burst: 1}]},
+			"@cheap": {rules: [{name: calls, algorithm: sliding-window, limit: 1000, per: 1s}]}}}}`, used))
+		redistest.Must(t, err)
+		rdb := redistest.NewServer(t).Client(t)
+		limiter, err := throttle.New(rdb, policy, throttle.Config{})
+		redistest.Must(t, err)
+		now := time.Now()
+		sum, err := NewClient(rdb, ClientConfig{Limiter: limiter}).Forecast(t.Context(), func(yield func(Entry) bool) {
+			for i := 1; i <= 50 && yield(Entry{Line: i, Task: Task{Type: "t", Scope: "llm/a", ID: fmt.Sprint("t", i)}}); i++ {
+			}
+		}, nil)
+		redistest.Must(t, err)
+		if in := sum.DoneAt.Sub(now); in < want-500*time.Millisecond || in > want+500*time.Millisecond {
+			t.Errorf("%d of the dear one: done in %s, want some %s", used, in, want)
+		}
+	}
+}

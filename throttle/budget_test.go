@@ -158,4 +158,14 @@ limits:
 		b.asks(1, "three", 0)
 		b.asks(1, "two", time.Minute) // three may have a place at any time, or in an hour
 	})
+	const places = `
+limits:
+  llm:
+    pool: {members: [one, two], choose: drain, overflow_after: 1h}
+    scopes: {"@one": {rules: [{name: runs, algorithm: concurrency, limit: 1}]}, "@two": {rules: [{name: calls, algorithm: sliding-window, limit: 9, per: 1m}]}}
+`
+	onModels(t, places, func(b *bench) {
+		b.asks(1, "one", 0)
+		b.asks(1, "two", 0)
+	})
 }
