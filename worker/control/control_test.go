@@ -57,9 +57,9 @@ func newAsked(t *testing.T, text string) *asked {
 	a, p := &asked{t: t, rdb: redistest.NewServer(t).Client(t)}, parsed(t, text)
 	const prefix = "own" // of a program that shares its Redis
 	var err error
-	a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix})
-	must(t, err)
 	a.store = policystore.New(a.rdb, policystore.Config{Prefix: prefix})
+	a.limits, err = throttle.New(a.rdb, p, throttle.Config{Prefix: prefix, TierOf: a.store.TierOf})
+	must(t, err)
 	_, _, err = a.store.PublishFile(t.Context(), "worker", p, false)
 	must(t, err)
 	a.queue = queue.NewClient(a.rdb, queue.ClientConfig{Limiter: a.limits})

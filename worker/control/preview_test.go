@@ -100,6 +100,36 @@ func TestPreviewOfReset(t *testing.T) {
 	}
 }
 
+// "-dry-run says what it would do": of a change at the place of a tier for the names that have it, and of a name that gets it.
+func TestPreviewOfTier(t *testing.T) {
+	t.Parallel()
+	a := newAsked(t, `limits:
+  p:
+    tiers: {gold: {rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 10s, burst: 1}]}}
+    scopes: {"*": {rules: [{name: rate, algorithm: token-bucket, limit: 1, per: 1h, burst: 1}]}}
+`)
+	_, err := a.store.SetTiers(t.Context(), policystore.Edit{By: "anna"}, map[string]string{"p/a": "gold"})
+	must(t, err)
+	for _, scope := range []string{"p/a", "p/b"} {
+		a.use(scope)
+		a.enqueue(queue.Task{Scope: scope, ID: scope[2:]})
+	}
+	for _, c := range []struct {
+		change        Change
+		before, after time.Duration
+	}{
+		{Change{Verb: VerbSet, Scope: "p//gold", Rule: "rate", Fields: map[string]string{"per": "1m"}}, 10 * time.Second, time.Minute},
+		{Change{Verb: VerbTier, Scope: "p/b", Tier: "gold"}, time.Hour, 10 * time.Second},
+	} {
+		p, err := a.Preview(t.Context(), admin, c.change)
+		must(t, err)
+		before, after := time.Until(p.Effect.Before.Start.Time), time.Until(p.Effect.After.Start.Time)
+		if p.Effect.Waiting != 1 || p.Effect.Scopes != 1 || before < c.before/2 || before > c.before || after > c.after || after < 0 {
+			t.Errorf("%+v: %s", c.change, p.Effect)
+		}
+	}
+}
+
 // The preview of a breaker has how many tasks wait there, opens nothing, and refuses what Apply refuses.
 func TestPreviewOfBreaker(t *testing.T) {
 	t.Parallel()
