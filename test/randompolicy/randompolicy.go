@@ -108,6 +108,9 @@ func Rule(random *rand.Rand, name string) policy.Rule {
 		}
 		return r
 	}
+	if r.Unit = pick(random, "", "", "tokens"); maybe() {
+		r.Cap = 1 + random.Int64N(100)
+	}
 	if r.Algorithm == policy.Calendar {
 		zone := pick(random, "", "UTC", "America/Los_Angeles", "Asia/Kathmandu")
 		if r.Active != nil { // a rule has one time zone

@@ -145,6 +145,9 @@ func (h *history) ask(ahead bool) request {
 	}
 	for unit, n := range costs {
 		req.Costs[unit] = n
+		if most := h.cap(scope, unit); n >= most { // it may be any more
+			req.Costs[unit], costs[unit] = n+pick[int64](h, 0, 1, 1+h.rng.Int64N(100_000)), most
+		}
 	}
 	parts := strings.Split(scope, "/")
 	for level := range 3 {
@@ -185,6 +188,17 @@ func (h *history) cost(scope, unit string) int64 {
 		}
 	}
 	return min(most, pick[int64](h, 1, 1, 1, 2, 3, 1+h.rng.Int64N(most), most, max(1, most/2)))
+}
+
+// cap is the most that a task of the scope is charged of a unit at first: docs/costs.md, "Estimates that are too large".
+func (h *history) cap(scope, unit string) int64 {
+	most := int64(policy.MaxLimit)
+	for _, r := range h.rules {
+		if r.Cap > 0 && orRequests(r.Unit) == unit && r.level <= strings.Count(scope, "/") {
+			most = min(most, max(1, r.model.Capacity()*r.Cap/100))
+		}
+	}
+	return most
 }
 
 // pass lets a random time pass: none, a little, as long as a window, up to an edge of one.

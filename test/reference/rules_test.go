@@ -42,6 +42,9 @@ func (h *history) anyRule() policy.Rule {
 	if r.Algorithm != policy.Concurrency && h.rng.IntN(3) == 0 {
 		r.Unit = "tokens"
 	}
+	if r.Algorithm != policy.Concurrency && h.rng.IntN(4) == 0 {
+		r.Cap = pick[int64](h, 1, 10, 33, 50, 99, 100)
+	}
 	return r
 }
 
