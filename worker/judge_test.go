@@ -104,7 +104,8 @@ limits:
 	must(t, err)
 	prices, err := llm.NewPrices(map[string]llm.Price{"gpt-5.5*": {"input": 1, "output": 10}})
 	must(t, err)
-	inFakeTimeUnder(t, limits, MiddlewareConfig{Prices: prices}, func(s *system) {
+	var log says
+	inFakeTimeUnder(t, limits, MiddlewareConfig{Prices: prices, Logger: logTo(&log)}, func(s *system) {
 		s.serve(asynq.Config{}, func(ctx context.Context, _ *asynq.Task) error {
 			id, _ := asynq.GetTaskID(ctx)
 			status, host := 200, "api.test"
@@ -114,19 +115,26 @@ limits:
 			case "elsewhere":
 				host = "other.test"
 			}
-			resp := answered(status, `{"model": "gpt-5.5-mini", "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}}`)
+			body := `{"model": "gpt-5.5-mini", "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}}`
+			if strings.HasPrefix(id, "silent") {
+				body = "data: [DONE]\n\n"
+			}
+			resp := answered(status, body)
 			resp.Request = &http.Request{URL: &url.URL{Scheme: "https", Host: host}}
 			ReportResponse(ctx, resp)
 			_, err := io.Copy(io.Discard, resp.Body)
 			return errors.Join(err, resp.Body.Close())
 		})
-		for _, id := range []string{"settles", "error", "elsewhere"} {
+		for _, id := range []string{"settles", "error", "elsewhere", "silent", "silent too"} {
 			s.add(queue.Task{ID: id, Scope: "p/x", Costs: map[string]int64{"tokens": 1000, "usd": 1000}})
 		}
-		s.finish(3)
+		s.finish(5)
 		d, err := s.throttle.cfg.Limiter.Peek(s.t.Context(), throttle.Request{Scope: "p"})
-		if err != nil || d.Rules[0].Remaining != 10000-120-1000-1000 || d.Rules[1].Remaining != 10000-300-0-1000 {
+		if err != nil || d.Rules[0].Remaining != 10000-120-4*1000 || d.Rules[1].Remaining != 10000-300-0-3*1000 {
 			t.Errorf("%+v, %v", d.Rules, err)
+		}
+		if text := log.String(); strings.Count(text, "answer does not say what it used; its charge stays as it was estimated") != 1 {
+			t.Errorf("the log: %s", text)
 		}
 	})
 }

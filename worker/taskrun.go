@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,15 +38,30 @@ func ReportResponse(ctx context.Context, resp *http.Response) Judgement {
 		j := r.judge(ctx, r.m.cfg.Limiter.ReadResponse(r.answers(), resp, time.Now()))
 		if j.Usage {
 			r.m.cfg.Prices.Watch(resp, func(costs policy.Costs) error {
-				if _, err := Settle(ctx, costs); err != nil {
-					r.m.observer.Failed("settle")
-				}
+				r.used(ctx, costs)
 				return nil
 			})
 		}
 		return j
 	}
 	return Judgement{Hint: upstream.Reader{}.ReadResponse(resp, time.Now())}
+}
+
+// used settles the run by what the answer of a language model says at its end; nil is nothing.
+func (r *taskRun) used(ctx context.Context, costs policy.Costs) {
+	estimated := func(unit string) bool { return r.job.costs[unit] > 0 }
+	if costs == nil && slices.ContainsFunc(policy.UsageUnits(), estimated) {
+		if more, due := r.m.repeats.Due("usage "+r.job.scope, time.Now()); due {
+			r.m.log.WarnContext(ctx, "answer does not say what it used; its charge stays as it was estimated (streams of OpenAI's chat completions say it "+
+				"with stream_options: {include_usage: true})", "scope", r.job.scope, "task_id", r.job.id, "more", more)
+		}
+	}
+	if costs == nil {
+		return
+	}
+	if _, err := Settle(ctx, costs); err != nil {
+		r.m.observer.Failed("settle")
+	}
 }
 
 // ReportStatus is ReportResponse for a client library that shows only the status and the header. The answer counts as that of the

@@ -144,10 +144,11 @@ func (p *Prices) Costs(resp *http.Response) (policy.Costs, bool) {
 // tail is how much of the end of a body roundtrip.Transport.Settle gets.
 const tail = 1 << 20
 
-// Watch has settle called with what an answer has cost, once, when its body has been read to its end or is closed before, and if that
-// is known by then. The body's Close returns the error of settle; Read never does. The caller reads the body unchanged, as it comes.
+// Watch has settle called with what an answer has cost, once, when its body has been read to its end or is closed before; with nil if
+// that is not known by then. It calls nothing for an error without prices. The body's Close returns the error of settle; Read never does.
+// The caller reads the body unchanged, as it comes.
 func (p *Prices) Watch(resp *http.Response, settle func(policy.Costs) error) {
-	if resp.Body == nil || resp.StatusCode < http.StatusOK {
+	if resp.Body == nil || resp.StatusCode < http.StatusOK || resp.StatusCode >= http.StatusBadRequest && p == nil {
 		return
 	}
 	resp.Body = &watched{ReadCloser: resp.Body, meter: p.Meter(resp), settle: settle}
@@ -191,8 +192,7 @@ func (w *watched) end() {
 	if w.meter == nil {
 		return
 	}
-	if costs, known := w.meter.Costs(); known {
-		w.err = w.settle(costs)
-	}
+	costs, _ := w.meter.Costs()
+	w.err = w.settle(costs)
 	w.meter = nil
 }

@@ -162,6 +162,9 @@ func TestWatch(t *testing.T) {
 	}{"to its end": {len(body) + 1, 1}, "closed before": {len(body) - 1, 1}, "closed early": {100, 0}} {
 		resp, times, bad := as(200, strings.NewReader(body)), 0, errors.New("no Redis")
 		(*Prices)(nil).Watch(resp, func(costs policy.Costs) error {
+			if costs == nil {
+				return nil
+			}
 			if times++; costs[Output] != 15 {
 				t.Errorf("%s: %v", name, costs)
 			}

@@ -174,7 +174,12 @@ func (t *Transport) held(r *http.Request, resp *http.Response, g throttle.Grant,
 	case t.Settle != nil:
 		b.ReadCloser = newMetered(resp, t.Settle, settle)
 	case usage:
-		t.Prices.Watch(resp, settle)
+		t.Prices.Watch(resp, func(costs policy.Costs) error {
+			if costs == nil { // the answer does not say
+				return nil
+			}
+			return settle(costs)
+		})
 		b.ReadCloser = resp.Body
 	}
 	return b
