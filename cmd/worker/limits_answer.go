@@ -16,6 +16,7 @@ import (
 
 	"github.com/headway-go/headway/cmd/internal/cli"
 	"github.com/headway-go/headway/throttle/limitsyaml"
+	"github.com/headway-go/headway/throttle/llm"
 	"github.com/headway-go/headway/throttle/policy"
 	"github.com/headway-go/headway/throttle/upstream"
 )
@@ -67,7 +68,11 @@ func (l *limitsCommand) checkAnswer(paths []string) error {
 	if err != nil {
 		return err
 	}
-	r := reportAnswer(limits, scope, limits.Reader(scope).ReadResponse(resp, time.Now()))
+	hint := limits.Reader(scope).ReadResponse(resp, time.Now())
+	if hint.Usage {
+		hint.Costs, _ = llm.Costs(resp)
+	}
+	r := reportAnswer(limits, scope, hint)
 	r.File, r.Status = l.answer, resp.StatusCode
 	l.out.Print(r, r.text())
 	return nil
@@ -93,6 +98,8 @@ func readAnswer(path string) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is no recorded answer: %w; write it as curl -i does: HTTP/1.1 429 Too Many Requests, header lines, an empty line, the body", path, err)
 	}
+	_, body, _ := bytes.Cut(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n\n"))
+	resp.Body = io.NopCloser(bytes.NewReader(body)) // in no chunks, whatever the header says: curl has decoded it
 	return resp, nil
 }
 
@@ -146,7 +153,9 @@ func (r answerReport) text() string {
 		b.WriteString("; the call counts")
 	}
 	for _, unit := range slices.Sorted(maps.Keys(r.Costs)) {
-		b.WriteString("; it has cost " + policy.Amount(r.Costs[unit], unit))
+		if n := r.Costs[unit]; n > 0 {
+			b.WriteString("; it has cost " + policy.Amount(n, unit))
+		}
 	}
 	return b.String()
 }

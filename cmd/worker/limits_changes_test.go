@@ -292,13 +292,15 @@ func TestLimitsCheck(t *testing.T) {
 // "worker limits check -answer": what a recorded answer would do, and what is wrong with how it is asked for.
 func TestLimitsCheckAnswer(t *testing.T) {
 	t.Parallel()
-	limits := limitsFile(t, `limits: {github: {answers: github, rules: [{name: hour, algorithm: sliding-window, limit: 5000, per: 1h}], scopes: {deaf: {answers: ignore}}}}`)
+	limits := limitsFile(t, `limits: {github: {answers: github, rules: [{name: hour, algorithm: sliding-window, limit: 5000, per: 1h}], scopes: {llm: {answers: openai}, deaf: {answers: ignore}}}}`)
 	answer := func(text string) string {
 		name := filepath.Join(t.TempDir(), "answer.txt")
 		must(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	secondary := answer("HTTP/2 403 \r\ncontent-type: application/json\r\n\r\n{\"message\": \"You have exceeded a secondary rate limit.\"}")
+	stream := answer("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n" +
+		"data: {\"choices\": []}\n\ndata: {\"usage\": {\"prompt_tokens\": 19, \"completion_tokens\": 10, \"total_tokens\": 29}}\n\n")
 	known := answer("HTTP/1.1 429 Too Many Requests\nRetry-After: 30\n\n")
 	for _, c := range []struct {
 		args []string
@@ -310,6 +312,7 @@ func TestLimitsCheckAnswer(t *testing.T) {
 		{[]string{limits, "-answer", known, "-scope", "github/deaf"}, cli.ExitOK, "limited; nothing waits, since its answers are ignored"},
 		{[]string{limits, "-answer", answer("HTTP/1.1 502 Bad Gateway\n\n"), "-scope", "github"}, cli.ExitOK, "502 to a call of github: failed\n"},
 		{[]string{limits, "-answer", answer("HTTP/1.1 200 OK\n\n"), "-scope", "github"}, cli.ExitOK, "200 to a call of github: fine\n"},
+		{[]string{limits, "-answer", stream, "-scope", "github/llm"}, cli.ExitOK, "fine; it has cost 19 input-tokens; it has cost 10 output-tokens; it has cost 29 tokens\n"},
 		{[]string{limits, "-answer", answer("<html>"), "-scope", "github"}, cli.ExitFailed, "is no recorded answer"},
 		{[]string{limits, "-answer", limits + ".none", "-scope", "github"}, cli.ExitFailed, "cannot read the answer"},
 		{[]string{limits, "-answer", known, "-scope", "gitlab"}, cli.ExitFailed, "gitlab"},
