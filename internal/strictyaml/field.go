@@ -2,6 +2,8 @@ package strictyaml
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -88,6 +90,56 @@ func (l *Faults) Fields(n *yaml.Node, path string) []Field {
 		fields = append(fields, f)
 	}
 	return fields
+}
+
+// Named returns the fields below the sections of a file, each with the name of its section: people: {anna: {…}}. Their names are such as
+// scopes have. Anything else in the file is a fault.
+func (l *Faults) Named(root *yaml.Node, sections ...string) iter.Seq2[string, Field] {
+	return func(yield func(string, Field) bool) {
+		if !l.Is(Field{Label: "the file", Key: root, Value: root}, yaml.MappingNode, "", sections[0]+": and names under it") {
+			return
+		}
+		for _, section := range l.Fields(root, "") {
+			if !slices.Contains(sections, section.Name) {
+				l.Bad(section, section.Path, "is not a field of the file; write %s", strings.Join(sections, " or "))
+				continue
+			}
+			if !l.Is(section, yaml.MappingNode, section.Path, "names under it") {
+				continue
+			}
+			for _, f := range l.Fields(section.Value, section.Path) {
+				if reason := diag.NameReason(f.Name); reason != "" {
+					l.Add(PlaceOf(f.Key), f.Path, "the name "+reason)
+				}
+				if !yield(section.Name, f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Text returns the value of a field that is a scalar; another one is a fault.
+func (l *Faults) Text(f Field, want string) string {
+	if !l.Is(f, yaml.ScalarNode, f.Path, want) {
+		return ""
+	}
+	return f.Value.Value
+}
+
+// Texts returns the values of a field that is a list of scalars, such as want; anything else is a fault.
+func (l *Faults) Texts(f Field, want string) (list []string) {
+	if !l.Is(f, yaml.SequenceNode, f.Path, "a list, such as "+want) {
+		return nil
+	}
+	for _, item := range f.Value.Content {
+		if item.Kind != yaml.ScalarNode || item.Value == "" {
+			l.Add(PlaceOf(item), f.Path, "an entry is "+Describe(item)+"; write a name")
+			continue
+		}
+		list = append(list, item.Value)
+	}
+	return list
 }
 
 // keyReason returns what is wrong with the key of a mapping, empty for nothing. A plain scalar of any type counts as its text:

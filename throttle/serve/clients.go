@@ -123,7 +123,12 @@ type clientReader struct {
 func parseClients(name string, data []byte) ([]Client, error) {
 	r := &clientReader{}
 	if root := clientsFormat.Read(data, &r.Faults); root != nil {
-		r.root(root)
+		for _, f := range r.Named(root, "clients") {
+			r.client(f)
+		}
+		if len(r.out) == 0 && r.None() {
+			r.Add(diag.Start, "", "there are no clients, so nobody could ask")
+		}
 	}
 	if !r.None() {
 		return nil, &policy.Error{Name: name, Faults: r.All()}
@@ -131,28 +136,7 @@ func parseClients(name string, data []byte) ([]Client, error) {
 	return r.out, nil
 }
 
-func (r *clientReader) root(root *yaml.Node) {
-	if !r.Is(strictyaml.Field{Label: "the file", Key: root, Value: root}, yaml.MappingNode, "", "clients: and names under it") {
-		return
-	}
-	for _, f := range r.Fields(root, "") {
-		if f.Name != "clients" {
-			r.Bad(f, f.Path, "is not a field of the file; write clients")
-		} else if r.Is(f, yaml.MappingNode, f.Path, "names under it") {
-			for _, client := range r.Fields(f.Value, f.Path) {
-				r.client(client)
-			}
-		}
-	}
-	if len(r.out) == 0 && r.None() {
-		r.Add(diag.Start, "", "there are no clients, so nobody could ask")
-	}
-}
-
 func (r *clientReader) client(f strictyaml.Field) {
-	if reason := diag.NameReason(f.Name); reason != "" {
-		r.Add(strictyaml.PlaceOf(f.Key), f.Path, "the name "+reason)
-	}
 	if !r.Is(f, yaml.MappingNode, f.Path, "its fields under it, "+diag.OneOf(clientFields)) {
 		return
 	}
@@ -162,7 +146,7 @@ func (r *clientReader) client(f strictyaml.Field) {
 		case "sha256":
 			c.sum = r.sum(field)
 		case "certificate":
-			c.certificate = r.text(field, "a DNS name or URI of its certificate")
+			c.certificate = r.Text(field, "a DNS name or URI of its certificate")
 		case "scopes":
 			c.Scopes = r.scopes(field)
 		default:
@@ -180,7 +164,7 @@ func (r *clientReader) client(f strictyaml.Field) {
 }
 
 func (r *clientReader) sum(f strictyaml.Field) []byte {
-	sum, err := hex.DecodeString(r.text(f, "the hash of a token"))
+	sum, err := hex.DecodeString(r.Text(f, "the hash of a token"))
 	if err == nil && len(sum) != sha256.Size {
 		err = errors.New("another length")
 	}
@@ -190,23 +174,12 @@ func (r *clientReader) sum(f strictyaml.Field) []byte {
 	return sum
 }
 
-func (r *clientReader) text(f strictyaml.Field, want string) string {
-	if !r.Is(f, yaml.ScalarNode, f.Path, want) {
-		return ""
-	}
-	return f.Value.Value
-}
-
-func (r *clientReader) scopes(f strictyaml.Field) (list []string) {
-	if !r.Is(f, yaml.SequenceNode, f.Path, "a list, such as [payments]") {
-		return nil
-	}
-	for _, item := range f.Value.Content {
-		if _, err := policy.ParseScope(strings.ReplaceAll(item.Value, "*", "x")); item.Kind != yaml.ScalarNode || err != nil {
-			r.Bad(f, f.Path, "has %s, which is no scope; write one such as payments", strictyaml.Describe(item))
-			continue
+func (r *clientReader) scopes(f strictyaml.Field) []string {
+	list := r.Texts(f, "[payments]")
+	for _, scope := range list {
+		if _, err := policy.ParseScope(strings.ReplaceAll(scope, "*", "x")); err != nil {
+			r.Bad(f, f.Path, "has %q, which is no scope; write one such as payments", diag.Clip(scope))
 		}
-		list = append(list, item.Value)
 	}
 	return list
 }

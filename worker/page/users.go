@@ -182,7 +182,12 @@ var roleNames = []string{"viewer", "owner", "admin"}
 func parseUsers(name string, data []byte) (userFile, error) {
 	r := &userReader{out: userFile{people: map[string]person{}, groups: map[string]bool{}}}
 	if root := usersFormat.Read(data, &r.Faults); root != nil {
-		r.root(root)
+		for section, f := range r.Named(root, "people", "tokens") {
+			r.user(f, map[string]string{"people": "password", "tokens": "sha256"}[section])
+		}
+		if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
+			r.Add(diag.Start, "", "there are neither people nor tokens, so no login would work")
+		}
 	}
 	if !r.None() {
 		return userFile{}, &policy.Error{Name: name, Faults: r.All()}
@@ -190,32 +195,7 @@ func parseUsers(name string, data []byte) (userFile, error) {
 	return r.out, nil
 }
 
-func (r *userReader) root(root *yaml.Node) {
-	if !r.Is(strictyaml.Field{Label: "the file", Key: root, Value: root}, yaml.MappingNode, "", "people: and names under it") {
-		return
-	}
-	for _, f := range r.Fields(root, "") {
-		secret := map[string]string{"people": "password", "tokens": "sha256"}[f.Name]
-		if secret == "" {
-			r.Bad(f, f.Path, "is not a field of the file; write people or tokens")
-			continue
-		}
-		if !r.Is(f, yaml.MappingNode, f.Path, "names under it") {
-			continue
-		}
-		for _, user := range r.Fields(f.Value, f.Path) {
-			r.user(user, secret)
-		}
-	}
-	if len(r.out.people)+len(r.out.tokens) == 0 && r.None() {
-		r.Add(diag.Start, "", "there are neither people nor tokens, so no login would work")
-	}
-}
-
 func (r *userReader) user(f strictyaml.Field, secret string) {
-	if reason := diag.NameReason(f.Name); reason != "" {
-		r.Add(strictyaml.PlaceOf(f.Key), f.Path, "the name "+reason)
-	}
 	if !r.Is(f, yaml.MappingNode, f.Path, "its fields under it: "+secret+" and role") {
 		return
 	}
@@ -224,21 +204,21 @@ func (r *userReader) user(f strictyaml.Field, secret string) {
 	for _, field := range r.Fields(f.Value, f.Path) {
 		switch field.Name {
 		case secret:
-			at, text = field, r.text(field)
+			at, text = field, r.Text(field, "one value")
 		case "role":
-			name := r.text(field)
+			name := r.Text(field, "one value")
 			if !slices.Contains(roleNames, name) {
 				r.Bad(field, field.Path, "is %q; write %s", diag.Clip(name), diag.OneOf(roleNames))
 				continue
 			}
 			actor.Role, _ = control.ParseRole(name)
 		case "groups":
-			actor.Groups = r.list(field)
+			actor.Groups = r.Texts(field, "[team-pay]")
 			for _, group := range actor.Groups {
 				r.out.groups[group] = true
 			}
 		case "scopes":
-			actor.Scopes = r.list(field)
+			actor.Scopes = r.Texts(field, "[team-pay]")
 			for _, scope := range actor.Scopes {
 				if _, err := policy.ParseScope(strings.ReplaceAll(scope, "*", "x")); err != nil {
 					r.Bad(field, field.Path, "has %q, which is no scope", diag.Clip(scope))
@@ -267,25 +247,4 @@ func (r *userReader) user(f strictyaml.Field, secret string) {
 		r.Bad(at, at.Path, "is no SHA-256 in hex; write the one that worker page token prints")
 	}
 	r.out.tokens = append(r.out.tokens, t)
-}
-
-func (r *userReader) text(f strictyaml.Field) string {
-	if !r.Is(f, yaml.ScalarNode, f.Path, "one value") {
-		return ""
-	}
-	return f.Value.Value
-}
-
-func (r *userReader) list(f strictyaml.Field) (list []string) {
-	if !r.Is(f, yaml.SequenceNode, f.Path, "a list, such as [team-pay]") {
-		return nil
-	}
-	for _, item := range f.Value.Content {
-		if item.Kind != yaml.ScalarNode || item.Value == "" {
-			r.Add(strictyaml.PlaceOf(item), f.Path, "an entry is "+strictyaml.Describe(item)+"; write a name")
-			continue
-		}
-		list = append(list, item.Value)
-	}
-	return list
 }
