@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"io"
 	"log/slog"
 	"math/big"
@@ -141,6 +142,44 @@ func certificateOf(t *testing.T, name string) tls.Certificate {
 	leaf, err := x509.ParseCertificate(der)
 	must(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// writeCertificate writes a certificate and its key, in PEM.
+func writeCertificate(t *testing.T, of tls.Certificate, cert, key string) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(of.PrivateKey)
+	must(t, err)
+	must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: of.Certificate[0]}), 0o600))
+	must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+}
+
+// A certificate that was renewed is used from then on, and files that do not fit each other are not.
+func TestCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	writeCertificate(t, certificateOf(t, "first.test"), cert, key)
+	c, err := LoadCertificate(cert, key)
+	must(t, err)
+	config, err := c.Config("")
+	must(t, err)
+	names := func() string {
+		pair, err := config.GetCertificate(nil)
+		must(t, err)
+		return pair.Leaf.DNSNames[0]
+	}
+	if names() != "first.test" {
+		t.Error(names())
+	}
+	go c.Follow(t.Context(), slog.New(slog.DiscardHandler))
+	writeCertificate(t, certificateOf(t, "second.test"), cert, key)
+	redistest.WaitFor(t, "the new certificate to be used", 20*time.Second, func() bool { return names() == "second.test" })
+	must(t, os.WriteFile(key, []byte("-----BEGIN"), 0o600))
+	if err := c.read(); err == nil || names() != "second.test" {
+		t.Errorf("%v, %s", err, names())
+	}
+	if _, err := c.Config(key); err == nil || !strings.Contains(err.Error(), "has no certificate") {
+		t.Error(err)
+	}
 }
 
 // mTLS: a certificate that the server has verified names the client. One of another authority, or of no client, does not.

@@ -8,8 +8,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,6 +16,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -65,10 +64,17 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	return o.serve(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
 }
 
+// unused bytes are never touched: see cmd/worker/serve.go, which has as many.
+const unused = 32 << 20
+
 func (o options) serve(ctx context.Context, log *slog.Logger) error {
-	options, err := o.transport()
+	defer runtime.KeepAlive(make([]byte, unused))
+	options, certificate, err := o.transport()
 	if err != nil {
 		return err
+	}
+	if certificate != nil {
+		go certificate.Follow(ctx, log)
 	}
 	var clients *serve.Clients
 	if o.clients != "" {
@@ -115,25 +121,19 @@ func (o options) serve(ctx context.Context, log *slog.Logger) error {
 // maxRequest bounds a request: 64 descriptors of some entries.
 const maxRequest = 256 << 10
 
-func (o options) transport() ([]grpc.ServerOption, error) {
+// transport reads the files of TLS. The certificate is nil without them.
+func (o options) transport() ([]grpc.ServerOption, *serve.Certificate, error) {
 	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1000)}
 	if o.cert == "" && o.key == "" && o.clientCA == "" {
-		return options, nil
+		return options, nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	certificate, err := serve.LoadCertificate(o.cert, o.key)
 	if err != nil {
-		return nil, fmt.Errorf("-tls-cert and -tls-key: %w", err)
+		return nil, nil, fmt.Errorf("-tls-cert and -tls-key: %w", err)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if o.clientCA != "" {
-		text, err := os.ReadFile(o.clientCA)
-		if err != nil {
-			return nil, fmt.Errorf("-client-ca: %w", err)
-		}
-		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("-client-ca: %s has no certificate in PEM", o.clientCA)
-		}
+	config, err := certificate.Config(o.clientCA)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-client-ca: %w", err)
 	}
-	return append(options, grpc.Creds(credentials.NewTLS(config))), nil
+	return append(options, grpc.Creds(credentials.NewTLS(config))), certificate, nil
 }
