@@ -1,102 +1,46 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"regexp"
-	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/redisopen"
 )
 
-// OpenTimeout bounds how long OpenRedis takes, whatever the URL says.
-const OpenTimeout = 5 * time.Second
+// Where a worker's embedded server listens, and the URL that reaches it; and how long opening a Redis takes at most.
+const (
+	EmbeddedAddr = redisopen.EmbeddedAddr
+	EmbeddedURL  = redisopen.EmbeddedURL
+	OpenTimeout  = redisopen.Timeout
+)
 
-// OpenRedis connects to the Redis that url names and makes sure that it can be used: it answers, accepts the
-// credentials, is 6.2 or newer and takes writes. It needs OpenTimeout at most and writes nothing. url has
-// any form that go-redis and asynq take, or is "embedded" for a worker's own server.
-//
-// Errors are *Error and hold no password, or ctx's error when ctx ended. Closing the client is the caller's.
+// OpenRedis is redisopen.Open. What is wrong with the URL is bad usage.
 func OpenRedis(ctx context.Context, url string) (redis.UniversalClient, error) {
-	return openRedis(ctx, url, 0)
+	rdb, err := redisopen.Open(ctx, url)
+	return rdb, urlIsUsage(err)
 }
 
-// OpenRedisFor is OpenRedis for a program that runs so many tasks at once: unless url has a pool_size, each may have a connection,
-// and 16 are left for what else the program asks. go-redis's own limit, ten for each processor, has tasks wait for connections.
+// OpenRedisFor is redisopen.OpenFor, likewise.
 func OpenRedisFor(ctx context.Context, url string, tasks int) (redis.UniversalClient, error) {
-	return openRedis(ctx, url, tasks+16)
+	rdb, err := redisopen.OpenFor(ctx, url, tasks)
+	return rdb, urlIsUsage(err)
 }
 
-func openRedis(ctx context.Context, url string, pool int) (redis.UniversalClient, error) {
-	t, err := parseRedisURL(url)
-	if err != nil {
-		return nil, Usage(err)
+func urlIsUsage(err error) error {
+	if _, is := errors.AsType[*redisopen.URLError](err); is {
+		return Usage(err)
 	}
-	rdb, err := t.client(pool)
-	if err != nil {
-		return nil, Usage(err)
-	}
-	checked, cancel := context.WithTimeout(ctx, OpenTimeout)
-	defer cancel()
-	if err := t.check(checked, rdb); err != nil {
-		_ = rdb.Close()
-		return nil, cmp.Or(ctx.Err(), err) // a program that was stopped is not Redis's fault
-	}
-	return rdb, nil
+	return err
 }
 
-// RedisName returns the name of the server in url that may be shown and
-// logged: hosts, socket or master, never a user name or password.
-func RedisName(url string) string {
-	t, err := parseRedisURL(url)
-	if err != nil {
-		return "(not a Redis URL)"
-	}
-	return t.name
-}
+// RedisName returns the name of the server in url that may be shown and logged.
+func RedisName(url string) string { return redisopen.Name(url) }
 
-// check asks whether Redis can be used. The write changes nothing, since XX wants a key that never exists; it
-// fails on a read-only replica, a full server and one that cannot save.
-func (t *target) check(ctx context.Context, rdb redis.UniversalClient) error {
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		return t.explain(err)
-	}
-	info, err := rdb.Info(ctx, "server").Result()
-	_, refused := errors.AsType[redis.Error](err) // some users may not run INFO, and the embedded server has no such section
-	if err != nil && !refused {
-		return t.explain(err)
-	}
-	if m := redisVersion.FindStringSubmatch(info); m != nil && (len(m[2]) == 1 && m[2] < "6" || m[2] == "6" && m[3] < "2") {
-		return Errorf("a Redis 6.2 or newer, or Valkey; without -redis the worker starts a server of its own",
-			"Redis at %s is version %s, and 6.2 is the oldest that works", t.name, m[1])
-	}
-	err = rdb.SetArgs(ctx, "hw:probe", "", redis.SetArgs{Mode: "XX"}).Err()
-	if err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "NOPERM") {
-		return nil // a user that may not SET may still run the scripts
-	}
-	return t.explain(err)
-}
+// Explain says what err, returned by a Redis command or a script, means and what to do about it.
+func Explain(err error, url string) error { return redisopen.Explain(err, url) }
 
-var redisVersion = regexp.MustCompile(`(?m)^redis_version:(([0-9]+)\.([0-9]+)\S*)`)
-
-// RouteRedisLog sends what go-redis prints by itself to log at level Debug, or nowhere when log is nil. go-redis would print it
-// to stderr. It is one setting for the whole process, so only a program may call it.
-func RouteRedisLog(log *slog.Logger) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	redis.SetLogger(redisLog{log})
-}
-
-type redisLog struct{ log *slog.Logger }
-
-// Printf is called by go-redis, from any goroutine.
-func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
-	if l.log.Enabled(ctx, slog.LevelDebug) {
-		l.log.DebugContext(ctx, "go-redis", "message", strings.TrimSpace(fmt.Sprintf(format, args...)))
-	}
-}
+// RouteRedisLog sends what go-redis prints by itself to log, or nowhere when log is nil.
+func RouteRedisLog(log *slog.Logger) { redisopen.RouteLog(log) }

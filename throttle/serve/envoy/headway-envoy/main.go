@@ -21,10 +21,11 @@ import (
 	"syscall"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/headway-go/headway/internal/redisopen"
+	"github.com/headway-go/headway/throttle/limitsfile"
 	"github.com/headway-go/headway/throttle/serve"
 	"github.com/headway-go/headway/throttle/serve/envoy"
 	"github.com/headway-go/headway/worker"
@@ -46,8 +47,8 @@ type options struct{ redis, limits, listen, clients, cert, key, clientCA, app st
 func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) error {
 	var o options
 	fs := flag.NewFlagSet("headway-envoy", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.StringVar(&o.redis, "redis", cmp.Or(getenv("REDIS_URL"), "redis://127.0.0.1:6379/0"), "`URL` of Redis. Default: REDIS_URL")
+	fs.SetOutput(io.Discard) // an error of the flags is printed as others are
+	fs.StringVar(&o.redis, "redis", "", "`URL` of Redis, as of worker. Default: REDIS_URL, else redis://127.0.0.1:6379/0")
 	fs.StringVar(&o.limits, "limits", "", "limits.yaml `FILE`, as of worker. Without it the limits in Redis apply")
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:8081", "serve gRPC on `ADDR`")
 	fs.StringVar(&o.clients, "clients", "", "`FILE` of the programs that may ask, as of worker serve")
@@ -55,14 +56,22 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	fs.StringVar(&o.key, "tls-key", "", "`FILE` with its key")
 	fs.StringVar(&o.clientCA, "client-ca", "", "`FILE` with the authorities of the certificates that -clients names")
 	fs.StringVar(&o.app, "app", "envoy", "`NAME` of this application in the usage, and in the apps of limits.yaml")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
-		return err
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fs.SetOutput(stderr)
+		fs.Usage()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w; headway-envoy -h lists the flags", err)
+	case fs.NArg() > 0:
+		return fmt.Errorf("%q is no flag; headway-envoy -h lists them", fs.Arg(0))
 	}
+	o.redis = cmp.Or(o.redis, getenv("REDIS_URL"), "redis://127.0.0.1:6379/0") // not as the flag's default, which -h prints with its password
 	return o.serve(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
 }
+
+// decidedAtOnce is how many calls to Redis may be under way: decisions share theirs, and what is given back does not.
+const decidedAtOnce = 48
 
 // unused bytes are never touched: see cmd/worker/serve.go, which has as many.
 const unused = 32 << 20
@@ -82,18 +91,24 @@ func (o options) serve(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 		go clients.Follow(ctx, log)
-	} else if host, _, err := net.SplitHostPort(o.listen); err != nil || !net.ParseIP(host).IsLoopback() {
+	} else if host, _, err := net.SplitHostPort(o.listen); err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		return fmt.Errorf("-listen %s can be reached by other machines, and -clients does not say who may ask; try -clients clients.yaml, or -listen 127.0.0.1:8081", o.listen)
 	}
-	opts, err := redis.ParseURL(o.redis)
+	file, err := limitsfile.Read(ctx, o.limits)
 	if err != nil {
-		return errors.New("-redis is no URL such as redis://127.0.0.1:6379/0") // the error may hold its password
+		return err
 	}
-	opts.ContextTimeoutEnabled = true
-	rdb := redis.NewClient(opts)
+	redisopen.RouteLog(log)
+	rdb, err := redisopen.OpenFor(ctx, o.redis, decidedAtOnce)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = rdb.Close() }() // nothing is in flight any more
 	host, _ := os.Hostname()           // for the history alone
-	limits, err := worker.New(rdb, worker.Config{LimitsFile: o.limits, App: o.app, By: "headway-envoy on " + cmp.Or(host, "unknown"), Summary: -1, NoMetrics: true, Logger: log})
+	limits, err := worker.New(rdb, worker.Config{
+		File: file, App: o.app, By: "headway-envoy on " + cmp.Or(host, "unknown"), Summary: -1, NoMetrics: true, Logger: log,
+		ExplainRedis: func(err error) error { return redisopen.Explain(err, o.redis) },
+	})
 	if err != nil {
 		return err
 	}

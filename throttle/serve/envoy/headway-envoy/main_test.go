@@ -78,13 +78,23 @@ func TestFlags(t *testing.T) {
 		{"-listen 0.0.0.0:8081", "-clients does not say who may ask"},
 		{"-listen :8081", "-clients does not say who may ask"},
 		{"-tls-cert missing.pem", "-tls-cert and -tls-key"},
-		{"-redis redis://:secret@[", "-redis is no URL"},
+		{"-redis redis://:secret@a:b:c", "a host that is not HOST:PORT"},
+		{"-redis redis-sentinel://:secret@127.0.0.1:1/?master=main", "none of the sentinels can be reached"},
+		{"-redis rediss+cluster://127.0.0.1:1", "nothing listens at cluster 127.0.0.1:1"},
+		{"-listen localhost:0 -redis redis://127.0.0.1:1", "nothing listens at 127.0.0.1:1"},
+		{"-nothing", "headway-envoy -h"},
+		{"limits.yaml", "is no flag"},
 		{"-clients missing.yaml", "missing.yaml"},
 		{"-limits missing.yaml", "missing.yaml"},
 	} {
 		if err := run(t.Context(), strings.Fields(row.args), none, io.Discard); err == nil || !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", row.args, err)
 		}
+	}
+	var help output
+	must(t, run(t.Context(), []string{"-h"}, func(string) string { return "redis://:secret@127.0.0.1:1" }, &help))
+	if !strings.Contains(help.String(), "-client-ca") || strings.Contains(help.String(), "secret") {
+		t.Error(help.String())
 	}
 	page, err := os.ReadFile("../../../../docs/envoy.md")
 	must(t, err)

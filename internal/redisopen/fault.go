@@ -1,4 +1,4 @@
-package cli
+package redisopen
 
 import (
 	"context"
@@ -13,10 +13,12 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
-// Explain says what err, returned by a Redis command or a script, means and what to do about it, as an *Error that wraps err. url
-// is the one given to OpenRedis. A context's error and nil are returned as they are.
+// Explain says what err, returned by a Redis command or a script, means and what to do about it, as an *diag.Error that wraps err. url
+// is the one given to Open. A context's error and nil are returned as they are.
 func Explain(err error, url string) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
@@ -36,7 +38,7 @@ func (t *target) explain(err error) error {
 	if what == "" {
 		what, try = t.transport(err)
 	}
-	return &Error{What: what, Try: try, Err: err}
+	return &diag.Error{What: what, Try: try, Err: err}
 }
 
 // replies are the errors that a server answers with, by the words they start

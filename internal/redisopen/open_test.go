@@ -1,4 +1,4 @@
-package cli
+package redisopen
 
 import (
 	"context"
@@ -14,15 +14,18 @@ import (
 
 	"github.com/alicebob/miniredis/v2/server"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/test/redistest"
 )
 
+var must = redistest.Must
+
 func TestMain(m *testing.M) {
-	RouteRedisLog(nil)
+	RouteLog(nil)
 	os.Exit(redistest.Main(m))
 }
 
-func TestOpenRedis(t *testing.T) {
+func TestOpen(t *testing.T) {
 	t.Parallel()
 	secret := redistest.NewServer(t, redistest.Options{Password: "geheim/:@?#"})
 	const escaped = "geheim%2F%3A%40%3F%23"
@@ -52,7 +55,7 @@ func TestOpenRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, err := OpenRedis(t.Context(), url)
+			rdb, err := Open(t.Context(), url)
 			must(t, err)
 			t.Cleanup(func() { _ = rdb.Close() })
 			if n := rdb.Exists(t.Context(), "hw:probe").Val(); n != 0 {
@@ -68,7 +71,7 @@ func TestOpenRedis(t *testing.T) {
 }
 
 // The error for a Redis that cannot be used says what is wrong and what to try, without the password.
-func TestOpenRedisFaults(t *testing.T) {
+func TestOpenFaults(t *testing.T) {
 	t.Parallel()
 	locked := redistest.NewServer(t, redistest.Options{Password: "geheim"}).Addr()
 	open := redistest.Addr()
@@ -112,12 +115,12 @@ func TestOpenRedisFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rdb, err := OpenRedis(t.Context(), tt.url)
+			rdb, err := Open(t.Context(), tt.url)
 			if err == nil {
 				_ = rdb.Close()
 				t.Fatal("no error")
 			}
-			fault, is := errors.AsType[*Error](err)
+			fault, is := errors.AsType[*diag.Error](err)
 			if !is || !strings.Contains(fault.What, tt.what) || !strings.Contains(fault.Try, tt.try) || strings.Contains(err.Error(), "geheim") {
 				t.Errorf("got %v, want %q and %q", err, tt.what, tt.try)
 			}
@@ -125,13 +128,13 @@ func TestOpenRedisFaults(t *testing.T) {
 	}
 }
 
-func TestOpenRedisInterrupted(t *testing.T) {
+func TestOpenInterrupted(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 16)
 	url := "redis://" + fakeRedis(t, func([]string) string { asked <- struct{}{}; return "wait" })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-asked; cancel() }()
-	if _, err := OpenRedis(ctx, url); err != context.Canceled { //nolint:errorlint // exactly this one
+	if _, err := Open(ctx, url); err != context.Canceled { //nolint:errorlint // exactly this one
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 }

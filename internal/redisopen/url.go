@@ -1,4 +1,4 @@
-package cli
+package redisopen
 
 import (
 	"cmp"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/headway-go/headway/internal/diag"
 )
 
 // Where a worker's embedded server listens, and the URL that reaches it.
@@ -40,7 +42,7 @@ const (
 		"# is %23, ? is %3F, % is %25"
 
 	// dials is how often go-redis dials before a command fails, and then the command itself is tried again.
-	// Its own five, nested once more for Sentinel, make a refused connection take longer than OpenTimeout.
+	// Its own five, nested once more for Sentinel, make a refused connection take longer than Timeout.
 	dials = 1
 	// slotsAge bounds the age of a cluster client's map of slots, while there are commands. A master that is
 	// gone does not say that another took over, and go-redis would go on dialling it for a minute.
@@ -59,9 +61,9 @@ func parseRedisURL(raw string) (t *target, err error) {
 	m := urlParts.FindStringSubmatch(raw)
 	switch {
 	case !found || scheme == "" || strings.ContainsAny(scheme, "@:/?#"):
-		return nil, Errorf(tryURL, "the Redis URL has no scheme, such as redis://")
+		return nil, diag.Errorf(tryURL, "the Redis URL has no scheme, such as redis://")
 	case m == nil:
-		return nil, Errorf(tryEscape, "the Redis URL cannot be read: a #, an @ or white space stands where none can")
+		return nil, diag.Errorf(tryEscape, "the Redis URL cannot be read: a #, an @ or white space stands where none can")
 	}
 	user, password, _ := strings.Cut(m[2], ":")
 	t = &target{tls: strings.HasPrefix(strings.ToLower(scheme), "rediss")}
@@ -70,7 +72,7 @@ func parseRedisURL(raw string) (t *target, err error) {
 	t.password, badPassword = url.PathUnescape(password)
 	query, badQuery := url.ParseQuery(m[5])
 	if badUser != nil || badPassword != nil || badQuery != nil {
-		return nil, Errorf(tryEscape, "the user name, the password or the options in the Redis URL cannot be decoded")
+		return nil, diag.Errorf(tryEscape, "the user name, the password or the options in the Redis URL cannot be decoded")
 	}
 	switch hosts, path := m[3], m[4]; strings.Replace(strings.Replace(strings.ToLower(scheme), "rediss", "redis", 1), "+", "-", 1) {
 	case "redis":
@@ -82,7 +84,7 @@ func parseRedisURL(raw string) (t *target, err error) {
 	case "redis-cluster":
 		err = t.parseCluster(hosts, path, query)
 	default:
-		err = Errorf(tryURL, "the Redis URL has the unknown scheme %q", scheme)
+		err = diag.Errorf(tryURL, "the Redis URL has the unknown scheme %q", scheme)
 	}
 	return t, err
 }
@@ -101,7 +103,7 @@ func refused(err error) error {
 	if parse, is := errors.AsType[*url.Error](err); is {
 		err = parse.Err
 	}
-	return &Error{What: "the Redis URL: " + strings.TrimPrefix(err.Error(), "redis: "), Try: tryURL, Err: err}
+	return &diag.Error{What: "the Redis URL: " + strings.TrimPrefix(err.Error(), "redis: "), Try: tryURL, Err: err}
 }
 
 func (t *target) parseSingle(hosts, path string, query url.Values) error {
@@ -110,7 +112,7 @@ func (t *target) parseSingle(hosts, path string, query url.Values) error {
 		return err
 	}
 	if len(addrs) > 1 {
-		return Errorf("redis+cluster://… for a cluster, redis-sentinel://…?master=NAME for Sentinel",
+		return diag.Errorf("redis+cluster://… for a cluster, redis-sentinel://…?master=NAME for Sentinel",
 			"a redis:// URL names one server, this one names %d", len(addrs))
 	}
 	return t.parseOptions(t.plain(addrs[0], path, query))
@@ -118,7 +120,7 @@ func (t *target) parseSingle(hosts, path string, query url.Values) error {
 
 func (t *target) parseSocket(hosts, path string, query url.Values) error {
 	if hosts != "" || path == "" {
-		return Errorf("-redis unix:///var/run/redis.sock?db=0", "the URL of a socket needs three slashes and its path")
+		return diag.Errorf("-redis unix:///var/run/redis.sock?db=0", "the URL of a socket needs three slashes and its path")
 	}
 	return t.parseOptions("unix:///" + path + "?" + query.Encode())
 }
@@ -145,7 +147,7 @@ func (t *target) parseSentinel(hosts, path string, query url.Values) error {
 	}
 	master := cmp.Or(query.Get("master"), query.Get("master_name"))
 	if master == "" {
-		return Errorf("-redis redis-sentinel://HOST:26379,HOST:26379/0?master=mymaster", "the redis-sentinel URL names no master")
+		return diag.Errorf("-redis redis-sentinel://HOST:26379,HOST:26379/0?master=mymaster", "the redis-sentinel URL names no master")
 	}
 	query.Del("master")
 	query.Set("master_name", master)
@@ -167,7 +169,7 @@ func (t *target) parseSentinel(hosts, path string, query url.Values) error {
 
 func (t *target) parseCluster(hosts, path string, query url.Values) error {
 	if path != "" && path != "0" {
-		return Errorf("leave the path out of the URL", "Redis Cluster has database 0 only")
+		return diag.Errorf("leave the path out of the URL", "Redis Cluster has database 0 only")
 	}
 	addrs, err := addresses(hosts, "6379")
 	if err != nil {
@@ -193,12 +195,12 @@ func (t *target) parseCluster(hosts, path string, query url.Values) error {
 	return nil
 }
 
-var errReplicas = Errorf("leave read_only, replica_only, route_by_latency and route_randomly out",
+var errReplicas = diag.Errorf("leave read_only, replica_only, route_by_latency and route_randomly out",
 	"the Redis URL asks for replicas, but limits are decided on masters")
 
 func checkDB(db int) error {
 	if db < 0 {
-		return Errorf(tryURL, "the Redis URL has the database number %d, which is below 0", db)
+		return diag.Errorf(tryURL, "the Redis URL has the database number %d, which is below 0", db)
 	}
 	return nil
 }
@@ -210,12 +212,12 @@ func addresses(hosts, port string) (addrs []string, err error) {
 		host, given, err := net.SplitHostPort(text)
 		switch {
 		case err != nil && strings.Contains(text, ":") && !strings.HasPrefix(text, "["):
-			return nil, Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses need brackets)")
+			return nil, diag.Errorf(tryURL, "the Redis URL has a host that is not HOST:PORT (IPv6 addresses need brackets)")
 		case err != nil:
 			host, given = strings.Trim(text, "[]"), port
 		}
 		if n, err := strconv.Atoi(given); err != nil || n < 1 || n > 65535 {
-			return nil, Errorf(tryURL, "the Redis URL has a port that is not a number from 1 to 65535")
+			return nil, diag.Errorf(tryURL, "the Redis URL has a port that is not a number from 1 to 65535")
 		}
 		addrs = append(addrs, net.JoinHostPort(cmp.Or(host, "localhost"), given))
 	}
@@ -227,7 +229,7 @@ func addresses(hosts, port string) (addrs []string, err error) {
 func (t *target) client(size int) (rdb redis.UniversalClient, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			rdb, err = nil, Errorf(tryURL, "the Redis URL has an option that is out of range")
+			rdb, err = nil, diag.Errorf(tryURL, "the Redis URL has an option that is out of range")
 		}
 	}()
 	switch {

@@ -1,4 +1,4 @@
-package cli
+package redisopen
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headway-go/headway/internal/diag"
 	"github.com/headway-go/headway/test/redistest"
 )
 
@@ -120,11 +121,11 @@ func TestParseRedisURLFaults(t *testing.T) {
 		if err == nil {
 			t.Fatalf("%s: no error", raw)
 		}
-		fault, is := err.(*Error) //nolint:errorlint // never wrapped
+		fault, is := err.(*diag.Error) //nolint:errorlint // never wrapped
 		if !is || !strings.Contains(fault.What, want) || fault.Try == "" {
 			t.Errorf("%s: got %v, want %q and a try", raw, err, want)
 		}
-		if text := err.Error() + RedisName(raw); strings.Contains(text, "gehe") {
+		if text := err.Error() + Name(raw); strings.Contains(text, "gehe") {
 			t.Errorf("%s: the password is in %s", raw, text)
 		}
 	}
@@ -168,7 +169,7 @@ func TestPoolSize(t *testing.T) {
 			t.Errorf("%s with a pool_size: %d connections", url, got)
 		}
 	}
-	rdb, err := OpenRedisFor(t.Context(), "redis://"+redistest.Addr(), 200)
+	rdb, err := OpenFor(t.Context(), "redis://"+redistest.Addr(), 200)
 	must(t, err)
 	defer func() { _ = rdb.Close() }()
 	if got := rdb.(*redis.Client).Options().PoolSize; got != 216 { //nolint:forcetypeassert // of one server
