@@ -104,6 +104,7 @@ func (s *Service) client(ctx context.Context) (*serve.Client, error) {
 // ask is one descriptor, and what became of it.
 type ask struct {
 	scope    string // "" for a descriptor that the policy does not list
+	owner    string // the client and the scope: none gives back what another one took
 	hits     uint64
 	negative bool
 
@@ -124,6 +125,9 @@ func (s *Service) read(req *ratelimitv3.RateLimitRequest, client *serve.Client) 
 	for i, d := range req.GetDescriptors() {
 		a := &asks[i]
 		a.scope, a.hits, a.negative = table.scopeOf(req.GetDomain(), d.GetEntries()), max(1, uint64(req.GetHitsAddend())), d.GetIsNegativeHits()
+		if a.owner = a.scope; client != nil {
+			a.owner = client.Name + "/" + a.scope
+		}
 		if d.GetHitsAddend() != nil {
 			a.hits = d.GetHitsAddend().GetValue()
 		}
@@ -146,7 +150,7 @@ func (s *Service) decide(ctx context.Context, a *ask) {
 		req = throttle.Request{Scope: a.scope, Costs: policy.Costs{policy.Requests: 0}}
 	}
 	if a.negative {
-		s.recent.giveBack(ctx, s.cfg.Limiter, a.scope, int64(a.hits)) //nolint:gosec // as above
+		s.recent.giveBack(ctx, s.cfg.Limiter, a.owner, int64(a.hits)) //nolint:gosec // as above
 	}
 	a.decision, a.err = s.cfg.Limiter.Decide(ctx, req)
 	if errors.As(a.err, new(*policy.UnmatchedError)) || errors.As(a.err, new(*policy.CostError)) {
@@ -173,7 +177,7 @@ func (s *Service) answer(ctx context.Context, asks []ask) (*ratelimitv3.RateLimi
 		s.undo(ctx, asks)
 	} else {
 		for i := range asks {
-			s.recent.add(asks[i].scope, asks[i].decision, asks[i].hits)
+			s.recent.add(asks[i].owner, asks[i].decision, asks[i].hits)
 		}
 	}
 	if err != nil {

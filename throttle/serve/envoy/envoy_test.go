@@ -214,9 +214,9 @@ func TestRefused(t *testing.T) {
 // A client uses its scopes, by a token in the metadata.
 func TestClients(t *testing.T) {
 	t.Parallel()
-	sum := sha256.Sum256([]byte("secret"))
+	sum, other := sha256.Sum256([]byte("secret")), sha256.Sum256([]byte("other"))
 	path := filepath.Join(t.TempDir(), "clients.yaml")
-	must(t, os.WriteFile(path, []byte("clients: {gateway: {sha256: "+hex.EncodeToString(sum[:])+", scopes: [api/a, login]}}"), 0o600))
+	must(t, os.WriteFile(path, []byte("clients: {gateway: {sha256: "+hex.EncodeToString(sum[:])+", scopes: [api/a, login]}, other: {sha256: "+hex.EncodeToString(other[:])+", scopes: [api]}}"), 0o600))
 	clients, err := serve.LoadClients(path)
 	must(t, err)
 	e := newEdge(t, clients)
@@ -237,5 +237,12 @@ func TestClients(t *testing.T) {
 		if _, err := e.ask("edge", 0, row.descriptor); status.Code(err) != row.code {
 			t.Errorf("%v: %v", row, err)
 		}
+	}
+	for _, row := range []struct{ token, descriptor, left string }{
+		{"other", "tenant=a -1", "4"}, // none of what the gateway took comes back
+		{"secret", "tenant=a -1", "5"},
+	} {
+		e.ctx = metadata.AppendToOutgoingContext(plain, "authorization", "Bearer "+row.token)
+		e.wants("edge", 0, of(row.descriptor), ok, "api/*:tenant "+row.left)
 	}
 }

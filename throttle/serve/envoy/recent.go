@@ -8,11 +8,11 @@ import (
 	"github.com/headway-go/headway/throttle/policy"
 )
 
-// recent is what was granted last of each scope, for negative hits: Envoy names no grant that they belong to, and units of one scope are
+// recent is what each client was granted last of each scope, for negative hits: Envoy names no grant that they belong to, and units of one scope are
 // alike. It is safe for concurrent use.
 type recent struct {
 	mu     sync.Mutex
-	scopes map[string][]given
+	scopes map[string][]given // by ask.owner
 }
 
 // given is a grant, and how many of its units were not given back.
@@ -28,13 +28,13 @@ const (
 )
 
 // add notes a grant that takes units of rates.
-func (r *recent) add(scope string, d throttle.Decision, hits uint64) {
+func (r *recent) add(owner string, d throttle.Decision, hits uint64) {
 	if d.Grant.Zero() || d.Degraded {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list, known := r.scopes[scope]
+	list, known := r.scopes[owner]
 	if !known && len(r.scopes) >= mostScopes {
 		for other := range r.scopes { // any
 			delete(r.scopes, other)
@@ -45,7 +45,7 @@ func (r *recent) add(scope string, d throttle.Decision, hits uint64) {
 		copy(list, list[1:])
 		list = list[:mostRecent-1]
 	}
-	r.scopes[scope] = append(list, given{grant: d.Grant, left: int64(hits), units: unitsOf(d)}) //nolint:gosec // see read
+	r.scopes[owner] = append(list, given{grant: d.Grant, left: int64(hits), units: unitsOf(d)}) //nolint:gosec // see read
 }
 
 func unitsOf(d throttle.Decision) (units []string) {
@@ -58,10 +58,10 @@ func unitsOf(d throttle.Decision) (units []string) {
 }
 
 // take takes up to n units of the newest grants, and returns what they are to be settled at.
-func (r *recent) take(scope string, n int64) (changed []given) {
+func (r *recent) take(owner string, n int64) (changed []given) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := r.scopes[scope]
+	list := r.scopes[owner]
 	for n > 0 && len(list) > 0 {
 		last := &list[len(list)-1]
 		back := min(n, last.left)
@@ -71,15 +71,15 @@ func (r *recent) take(scope string, n int64) (changed []given) {
 			list = list[:len(list)-1]
 		}
 	}
-	if r.scopes[scope] = list; len(list) == 0 {
-		delete(r.scopes, scope)
+	if r.scopes[owner] = list; len(list) == 0 {
+		delete(r.scopes, owner)
 	}
 	return changed
 }
 
-// giveBack gives back up to n units of what this process granted of a scope. Units of other processes, and of long ago, stay spent.
-func (r *recent) giveBack(ctx context.Context, l *throttle.Limiter, scope string, n int64) {
-	for _, g := range r.take(scope, n) {
+// giveBack gives back up to n units of what this process granted the owner. Units of other processes, and of long ago, stay spent.
+func (r *recent) giveBack(ctx context.Context, l *throttle.Limiter, owner string, n int64) {
+	for _, g := range r.take(owner, n) {
 		if g.left == 0 {
 			_ = l.Refund(ctx, g.grant) // if it fails, the units come back by the clock
 			continue
