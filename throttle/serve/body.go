@@ -98,6 +98,9 @@ var forms = map[string]string{
 	"headers": `"headers": {"Retry-After": "30"}`, "body": `"body": "the first 4 KiB of the answer"`, "host": `"host": "api.example.com"`,
 }
 
+// formOfSpent is the form of what was spent: each unit has a settlement of its own.
+const formOfSpent = `"cost": {"tokens": 500}`
+
 // read reads the body of a request strictly, and checks that its client may use the scope that it names.
 func read[B any](r *request, scope func(*B) string) (*B, error) {
 	b := new(B)
@@ -139,7 +142,11 @@ func unread(err error, body reflect.Type) *fault {
 	case field == "":
 		return bad(`{"scope": "payments/acme"}`, "the body is no JSON object")
 	}
-	return bad(forms[field], "the field %s has a value that cannot be read", field)
+	form := forms[field]
+	if body == reflect.TypeFor[settlement]() && field == "cost" {
+		form = formOfSpent
+	}
+	return bad(form, "the field %s has a value that cannot be read", field)
 }
 
 // fieldsOf are the JSON names of a body's fields.

@@ -42,7 +42,7 @@ func TestBadInput(t *testing.T) {
 		{"decide", `{"scope":"` + strings.Repeat("x", maxBody) + `"}`, 413, "the body is longer than 64 KiB", ""},
 		{"reserve", `{"scope":"pay/a","keep":"2d"}`, 400, "keep is 2d; it is 1s to 24h", `"keep": "1h"`},
 		{"settle", `{"scope":"pay/a","id":"x"}`, 400, "the field cost is missing", `"cost": {"tokens": 500}`},
-		{"settle", `{"scope":"pay/a","id":"x","cost":3}`, 400, "the field cost has a value that cannot be read", ""},
+		{"settle", `{"scope":"pay/a","id":"x","cost":3}`, 400, "the field cost has a value that cannot be read", `"cost": {"tokens": 500}`},
 		{"settle", `{"scope":"pay/a","id":"x","cost":{"Tokens":3}}`, 400, "", ""},
 		{"refund", `{"scope":"pay/a"}`, 400, "the field id is missing", `"id": "inv-1"`},
 		{"report", `{"scope":"pay/a"}`, 400, "an answer has a status from 100 to 599, and a call without one has failed", `"status": 429, or "failed": true`},

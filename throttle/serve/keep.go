@@ -37,7 +37,7 @@ func (h *Handler) settle(ctx context.Context, r *request) (any, error) {
 		return nil, err
 	}
 	if len(b.Cost) == 0 {
-		return nil, &fault{http.StatusBadRequest, "the field cost is missing", `"cost": {"tokens": 500}`}
+		return nil, &fault{http.StatusBadRequest, "the field cost is missing", formOfSpent}
 	}
 	if err := b.Cost.CheckUnits(); err != nil {
 		return nil, err
