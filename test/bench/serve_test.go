@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -80,6 +81,8 @@ func atPace(b *testing.B, callers, rate int, decide func(context.Context, int) e
 // overHTTP asks a server that decides.
 func overHTTP(b *testing.B, rdb *redis.Client) decider {
 	b.Helper()
+	unused := make([]byte, 32<<20) // as worker serve has them
+	b.Cleanup(func() { runtime.KeepAlive(unused) })
 	handler, err := serve.New(serve.Config{Limiter: unreached(b, rdb, throttle.Config{})})
 	must(b, err)
 	return byHTTP(b, "Headway over HTTP", handler)
