@@ -17,7 +17,7 @@ import (
 	"github.com/headway-go/headway/internal/diag"
 )
 
-// Explain says what err, returned by a Redis command or a script, means and what to do about it, as an *diag.Error that wraps err. url
+// Explain says what err, returned by a Redis command or a script, means and what to do about it, as a *diag.Error that wraps err. url
 // is the one given to Open. A context's error and nil are returned as they are.
 func Explain(err error, url string) error {
 	if err == nil || errors.Is(err, context.Canceled) {
