@@ -18,7 +18,7 @@ import (
 // the last known one does.
 func TestTiersFromPostgres(t *testing.T) {
 	t.Parallel()
-	db := stdlib.OpenDBFromPool(pool(t, "tiers"))
+	db := stdlib.OpenDBFromPool(pool(t))
 	defer db.Close()
 	exec := func(statement string) {
 		t.Helper()
