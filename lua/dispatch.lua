@@ -209,7 +209,7 @@ local function serve(q, scope, path)
   local cost = dear and call('HGET', costs_key, q .. ':' .. id) or 1
   cost = tonumber(cost) or cost
   local waits, since = its.pool and its.pool.waits or 0, now
-  if waits > 0 then since = tonumber(call('HGET', keeps, leaf_node(scope)) or now) end
+  if waits > 0 then since, tree.keep = tonumber(call('HGET', keeps, leaf_node(scope)) or now), its.pool.affine end
   if since > now or since < now - 2 * waits then since = now end -- it may wait for as long again
   local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, max(0, since + waits - now))
   if start and sure and start <= now + lead + spread then return grant(l, own, path, id, cost, start) end

@@ -265,6 +265,25 @@ func TestKeepsOfTwoQueues(t *testing.T) {
 	t.Errorf("it does not start within 15 s, and the member two has room")
 }
 
+// Tenants that keep to one member take turns with it.
+func TestKeepersTakeTurns(t *testing.T) {
+	w := keepsWorld(t, 2*second, 60*second)
+	w.waits(t, "/a", 5)
+	w.waits(t, "/c", 5)
+	for range 50 {
+		w.grants(t, Dispatch{Most: 10})
+		a, c := len(w.lines["q1:/a"]), len(w.lines["q1:/c"])
+		if math.Abs(float64(a-c)) > 1 {
+			t.Fatalf("after %d µs, %d and %d wait", w.now-epoch, a, c)
+		}
+		if a+c == 0 {
+			return
+		}
+		w.now = max(w.now, w.next)
+	}
+	t.Error("some still wait")
+}
+
 // Tasks below a pool that drains wait for its first member, however long they have waited, by turns. They take the second when the first
 // has nothing for longer than the pool says.
 func TestDrainedMemberIsWaitedFor(t *testing.T) {

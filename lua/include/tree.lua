@@ -61,7 +61,7 @@ function tree.write(n)
     call('ZADD', n.left, unpack(away))
     call('EXPIRE', n.left, '3600')
   end
-  if n.turned then call('ZREMRANGEBYSCORE', n.left, '-inf', score(n.turned)) end
+  if n.turned then call('ZREMRANGEBYSCORE', n.left, '-inf', '(' .. score(n.turned)) end
   n.dirty, n.gone, n.fresh, n.turned = {}, {}, nil, nil
 end
 
@@ -123,7 +123,7 @@ function tree.enter(q, at, child)
   local low, tag = tree.child(n, 1), 0
   if tree.apart(n) then
     local own = tonumber(call('ZSCORE', n.left, child) or nil)
-    tag = max(own or 0, low and low.tag or lowest(n.left) or 0)
+    tag = own or low and low.tag or lowest(n.left) or 0
     if own then call('ZREM', n.left, child) end
   elseif low then
     tag = low.tag
@@ -135,14 +135,14 @@ function tree.enter(q, at, child)
   if at and not tree.is_blocked(at) then tree.enter(q, parent(at), at) end
 end
 
--- A child is no longer ready, and neither is a node without ready children.
+-- A child is no longer ready, and neither is a node without ready children. In a call in which leaves wait for what they share, all keep their tags.
 function tree.leave(q, at, child)
   local n = tree.children(q, at)
   local tag = tree.pull(n, child) or n.dirty[child] or not n.whole and not n.gone[child] and tonumber(call('ZSCORE', n.key, child) or nil)
   if not tag then return end
   n.dirty[child], n.gone[child] = nil, false
   local low = tree.child(n, 1)
-  if low and tag > low.tag or tree.apart(n) then n.gone[child], n.away = tag, true end
+  if low and tag > low.tag or tree.keep or tree.apart(n) then n.gone[child], n.away = tag, true end
   if low or not at then return end
   if at == '' then return tree.leave(q, nil, q) end
   tree.leave(q, parent(at), at)
