@@ -64,10 +64,14 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"usage": {"prompt_tokens": 0, "completion_tokens": 10000, "total_tokens": 10000}}`, asked.Model)
 }
 
-// complete calls the model that its task was granted. The run is settled when the answer has been read.
+// body asks the model that the task was granted.
+func body(ctx context.Context, prompt string) string {
+	return fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": %q}]}`, worker.Member(ctx), prompt)
+}
+
+// complete calls that model. The run is settled when the answer has been read.
 func complete(ctx context.Context, url string) error {
-	body := fmt.Sprintf(`{"model": %q, "messages": []}`, worker.Member(ctx))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body(ctx, "some words")))
 	if err != nil {
 		return err
 	}
