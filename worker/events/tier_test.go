@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/headway-go/headway/test/redistest"
 	"github.com/headway-go/headway/throttle"
 	"github.com/headway-go/headway/throttle/policy"
 )
@@ -23,7 +22,7 @@ func TestTierEvents(t *testing.T) {
 		}})
 		must(t, err)
 		p := newProgram(t, rdb, pol, "", nil, nil)
-		p.limiter, err = throttle.New(rdb, pol, throttle.Config{Observer: p.events, TierOf: func(_ context.Context, name policy.Scope) (string, error) {
+		limiter, err := throttle.New(rdb, pol, throttle.Config{Observer: p.events, TierOf: func(_ context.Context, name policy.Scope) (string, error) {
 			switch name.String() {
 			case "p/fails", "p/other":
 				return "", errors.New("no connection")
@@ -32,10 +31,14 @@ func TestTierEvents(t *testing.T) {
 			}
 			return "gold", nil
 		}})
-		redistest.Must(t, err)
+		must(t, err)
+		spend := func(scope string) {
+			_, err := limiter.Decide(t.Context(), throttle.Request{Scope: scope})
+			must(t, err)
+		}
 		for range 2 {
 			for _, scope := range []string{"p/acme", "p/odd", "p/fails", "p/other"} {
-				p.spend(scope, 1)
+				spend(scope)
 				pass(10 * time.Second)
 			}
 		}
@@ -46,7 +49,7 @@ func TestTierEvents(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		pass(10 * time.Minute)
-		p.spend("p/other", 1)
+		spend("p/other")
 		synctest.Wait()
 		if got := p.seen(Tier); len(got) != 3 || got[2].Scope != "p/other" {
 			t.Errorf("%+v", got)
