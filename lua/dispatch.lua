@@ -214,7 +214,7 @@ local function serve(q, scope, path)
   local own, _, start, last, sure = rules.choose(its, cost, now + from, nil, max(0, since + waits - now))
   if start and sure and start <= now + lead + spread then return grant(l, own, path, id, cost, start) end
   if its.keeps and its.keeps <= now + lead + spread then -- else the rules of the path don't admit it either
-    if not its.pool.affine then return tree.block(its.node, min(start - lead, its.ends)) end -- all tasks wait for one member
+    if not its.pool.affine then return tree.block(its.node, min(start - lead, its.ends, select(4, pool.first(its, cost, now + from, lead)))) end
     call('HSET', keeps, leaf_node(scope), whole(since))
     call('EXPIRE', keeps, STAYS)
     return tree.block(leaf_node(scope), min(start - lead, now + 1000000)) -- units may come back to its member

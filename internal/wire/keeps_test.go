@@ -313,3 +313,22 @@ func TestDrainedMemberIsWaitedFor(t *testing.T) {
 		t.Errorf("%d granted, %q blocked", n, blocked)
 	}
 }
+
+// Tasks wait for the first member no longer than another limit of it counts.
+func TestDrainedMemberIsCorrected(t *testing.T) {
+	w := keepsWorld(t, 20*second, 60*second)
+	w.pool.Affine, w.pool.Drain = false, true
+	w.limits[1][0] = 5
+	end := w.now + 5*second
+	if err := w.correct(w.rules[0], "/%40one", correction{until: end, limit: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w.waits(t, "/a", 2)
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 || !slices.Equal(blocked, []string{""}) {
+		t.Fatalf("%d granted, %q blocked", n, blocked)
+	}
+	w.now = end
+	if n, blocked := w.grants(t, Dispatch{Most: 10}); n != 1 {
+		t.Errorf("%d granted as the limit is 5 again, %q blocked", n, blocked)
+	}
+}
