@@ -120,13 +120,13 @@ end
 -- A child is ready, and so are the nodes above it that are not blocked.
 function tree.enter(q, at, child)
   local n = tree.children(q, at)
-  local low, tag = tree.child(n, 1), 0
+  local low = tree.child(n, 1)
+  local tag = low and low.tag or 0
   if tree.apart(n) then
+    if n.turned or next(n.gone) then tree.write(n) end -- what this call has changed in left counts
     local own = tonumber(call('ZSCORE', n.left, child) or nil)
     tag = own or low and low.tag or lowest(n.left) or 0
     if own then call('ZREM', n.left, child) end
-  elseif low then
-    tag = low.tag
   end
   tree.put(n, child, tag)
   if low then return end
