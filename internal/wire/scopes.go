@@ -131,7 +131,7 @@ func (s *Scopes) At(scope policy.Scope, at time.Time) (*Scope, error) {
 	if err != nil {
 		return nil, err
 	}
-	compiled := compiler.Compile(scope, all, p.Weights(scope), s.pool(p, compiler, scope, at), at)
+	compiled := compiler.Compile(scope, all, p.Weights(scope), s.pool(p, compiler, scope, at, forgets), at)
 	compiled.Breakers, compiled.Tiered = p.Breakers(scope), tiered
 	compiled.Attached = s.attach(compiled, p)
 	s.mu.Lock()
@@ -167,8 +167,9 @@ func (s *Scopes) Unpaused(of *Scope) *Scope {
 	return compiler.Compile(of.Scope, rules, nil, of.Pool, time.UnixMicro(of.From))
 }
 
-// pool returns the pool on a scope's path at a time, nil for none. It is compiled once for all scopes below its level.
-func (s *Scopes) pool(p *policy.Policy, compiler Compiler, scope policy.Scope, at time.Time) *Pool {
+// pool returns the pool on a scope's path at a time, nil for none. It is compiled once for all scopes below its level, and kept unless Forget
+// was called since there were as many forgets.
+func (s *Scopes) pool(p *policy.Policy, compiler Compiler, scope policy.Scope, at time.Time, forgets int64) *Pool {
 	level, of := p.PoolOf(scope)
 	if len(of.Members) == 0 {
 		return nil
@@ -186,6 +187,9 @@ func (s *Scopes) pool(p *policy.Policy, compiler Compiler, scope policy.Scope, a
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.forgets != forgets {
+		return pool
+	}
 	if len(s.pools) >= maxPools {
 		clear(s.pools)
 	}
