@@ -2,7 +2,10 @@ package throttle
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +19,10 @@ const (
 	// tierBound is how long Config.TierOf may take. After it has failed, nobody waits for it for tierRetry, and a name is asked for
 	// again after as long.
 	tierBound, tierRetry = time.Second, 5 * time.Second
-	// maxTiers is the number of names whose tiers are kept, and tierCalls how many are asked for at once in the background.
-	maxTiers, tierCalls = 100_000, 8
-	tierLogEach         = time.Minute
+	// maxTiers is the number of names whose tiers are kept, tiersDropped how many make room for others at once, and tierCalls how many are
+	// asked for at once in the background.
+	maxTiers, tiersDropped, tierCalls = 100_000, 1000, 8
+	tierLogEach                       = time.Minute
 )
 
 // TierTrouble is a tier that could not be known, or that the policy does not have.
@@ -68,7 +72,9 @@ func newTiers(l *Limiter) *tiers {
 }
 
 // at is a moment as entries have it, d from now.
-func (t *tiers) at(d time.Duration) int32 { return int32((time.Since(t.began) + d) / time.Second) }
+func (t *tiers) at(d time.Duration) int32 {
+	return int32(min(time.Since(t.began)/time.Second+d/time.Second, math.MaxInt32)) //nolint:gosec // not below 0
+}
 
 // tier returns the tier of a name. The first time it asks, in the caller's goroutine.
 func (t *tiers) tier(name policy.Scope) string {
@@ -119,13 +125,16 @@ func (t *tiers) take(names []policy.Scope) (due []policy.Scope) {
 	return due
 }
 
-// put keeps an entry. It makes room by dropping another one, which is asked for again if it is used. t.mu is held.
+// put keeps an entry. It makes room by dropping some others, which are asked for again if they are used, and with them what was compiled:
+// nothing would say any more that their tiers have changed. t.mu is held.
 func (t *tiers) put(name policy.Scope, e knownTier) {
 	if _, is := t.known[name.String()]; !is && len(t.known) >= maxTiers {
 		for other := range t.known {
-			delete(t.known, other)
-			break
+			if delete(t.known, other); len(t.known) <= maxTiers-tiersDropped {
+				break
+			}
 		}
+		t.limiter.scopes.Forget(policy.Scope{})
 	}
 	t.known[strings.Clone(name.String())] = e // the memory of a task can be freed
 }
@@ -150,11 +159,21 @@ func (t *tiers) answers() bool {
 	return t.at(0) >= t.failing
 }
 
+// call calls TierOf. A panic is an error: in the background it would end the process.
+func (t *tiers) call(ctx context.Context, name policy.Scope) (tier string, err error) {
+	defer func() {
+		if x := recover(); x != nil {
+			err = fmt.Errorf("throttle: Config.TierOf panics: %v\n%s", x, debug.Stack())
+		}
+	}()
+	return t.of(ctx, name)
+}
+
 // ask asks for the tier of a name, and returns the one that counts.
 func (t *tiers) ask(ctx context.Context, name policy.Scope) string {
 	bound, cancel := context.WithTimeout(ctx, tierBound)
 	defer cancel()
-	tier, err := t.of(bound, name)
+	tier, err := t.call(bound, name)
 	trouble := TierTrouble{Name: name.String(), Err: err}
 	due := t.at(t.ttl)
 	if err == nil && tier != "" && !slices.Contains(t.limiter.Policy().Tiers(name.Prefix(name.Len()-1).String()), tier) {
@@ -162,6 +181,10 @@ func (t *tiers) ask(ctx context.Context, name policy.Scope) string {
 	}
 	t.mu.Lock()
 	was, had := t.known[name.String()]
+	if err != nil && ctx.Err() != nil { // the caller's end says nothing of TierOf
+		defer t.mu.Unlock()
+		return t.words[was.tier]
+	}
 	if err != nil {
 		t.failing, due, tier = t.at(tierRetry), t.at(tierRetry), t.words[was.tier]
 	}
@@ -173,7 +196,7 @@ func (t *tiers) ask(ctx context.Context, name policy.Scope) string {
 	}
 	t.put(name, knownTier{uint16(number), due}) //nolint:gosec // a policy has fewer
 	t.mu.Unlock()
-	if (err != nil || trouble.Unknown != "") && ctx.Err() == nil {
+	if err != nil || trouble.Unknown != "" {
 		t.report(trouble)
 	}
 	if changed {

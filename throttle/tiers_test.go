@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -210,9 +211,111 @@ func TestTiersMemory(t *testing.T) {
 	more, err := policy.ParseScope("p/one-more")
 	redistest.Must(t, err)
 	l.tiers.tier(more)
-	if len(l.tiers.known) != maxTiers {
+	if len(l.tiers.known) > maxTiers {
 		t.Errorf("%d names are kept", len(l.tiers.known))
 	}
+}
+
+// A name that is asked for again since its place went to others has the tier that it has then, where it was compiled before as well.
+func TestForgottenTier(t *testing.T) {
+	t.Parallel()
+	for _, then := range []string{"", "free"} {
+		db := &source{tiers: map[string]string{"p/acme": "gold"}}
+		l, err := New(offline(t), tieredPolicy(t), Config{TierOf: db.tierOf})
+		redistest.Must(t, err)
+		if limit := limitOf(t, l, "p/acme"); limit != 1000 {
+			t.Fatalf("gold: the limit is %d", limit)
+		}
+		for i := range maxTiers * 20 { // any of them goes
+			name, err := policy.ParseScope(fmt.Sprint("p/", i))
+			redistest.Must(t, err)
+			l.tiers.mu.Lock()
+			l.tiers.put(name, knownTier{})
+			_, is := l.tiers.known["p/acme"]
+			l.tiers.mu.Unlock()
+			if !is {
+				break
+			}
+		}
+		db.set("p/acme", then, nil)
+		if limit := limitOf(t, l, "p/acme"); limit != 1 {
+			t.Errorf("then %q: the limit is %d", then, limit)
+		}
+	}
+}
+
+// A time to live of for ever is one.
+func TestTierIsKeptForEver(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []time.Duration{100 * 365 * 24 * time.Hour, math.MaxInt64} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &source{tiers: map[string]string{"p/acme": "gold"}}
+			l, err := New(offline(t), tieredPolicy(t), Config{TierOf: db.tierOf, TierTTL: ttl})
+			redistest.Must(t, err)
+			for range 10 {
+				limitOf(t, l, "p/acme")
+				<-time.NewTimer(time.Hour).C
+			}
+			if n := db.asked.Load(); n != 1 {
+				t.Errorf("%s: asked %d times", ttl, n)
+			}
+		})
+	}
+}
+
+// A TierOf that panics has failed, in the goroutine of a caller and in the background, where a panic would end the process.
+func TestTierOfPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		seen, panics := &troubles{}, false
+		l, err := New(offline(t), tieredPolicy(t), Config{Observer: seen, TierOf: func(context.Context, policy.Scope) (string, error) {
+			if panics {
+				panic("no database")
+			}
+			return "gold", nil
+		}})
+		redistest.Must(t, err)
+		limitOf(t, l, "p/acme")
+		panics = true
+		<-time.NewTimer(2 * time.Minute).C
+		if limit := limitOf(t, l, "p/acme"); limit != 1000 {
+			t.Errorf("the limit is %d", limit)
+		}
+		synctest.Wait()
+		if all := seen.take(); len(all) != 1 || all[0].Tier != "gold" || !strings.Contains(fmt.Sprint(all[0].Err), "no database") {
+			t.Errorf("in the background: %+v", all)
+		}
+		<-time.NewTimer(2 * tierRetry).C
+		if limit := limitOf(t, l, "p/new"); limit != 1 || len(seen.take()) != 1 {
+			t.Errorf("a new name has the limit %d", limit)
+		}
+	})
+}
+
+// A RenewTiers whose context ends says nothing of TierOf: other names are asked for.
+func TestRenewTiersEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := true
+		l, err := New(offline(t), tieredPolicy(t), Config{TierOf: func(ctx context.Context, _ policy.Scope) (string, error) {
+			if slow {
+				<-ctx.Done()
+			}
+			return "gold", ctx.Err()
+		}})
+		redistest.Must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), tierBound/10)
+		defer cancel()
+		if err := l.RenewTiers(ctx, "p", "p/acme"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		slow = false
+		for _, scope := range []string{"p/acme", "p/new"} {
+			if limit := limitOf(t, l, scope); limit != 1000 {
+				t.Errorf("%s has the limit %d", scope, limit)
+			}
+		}
+	})
 }
 
 // A task that waits for an hour under the free tier starts at once when its name has the gold one, whichever process is told, and
