@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -109,6 +110,14 @@ func TestRecordInAFile(t *testing.T) {
 	tasks, _, err = lines(t, bytes.NewReader(toFile(t, path, one(9))))
 	if last := len(tasks) - 1; err != nil || last != 2000 || tasks[last].Scope != "p/t9" {
 		t.Errorf("behind a cut: %d tasks, %v", len(tasks), err)
+	}
+	block := whole[:bytes.Index(whole[1:], whole[:10])+1]
+	for rest, before := range map[string][]byte{"\x1f": block, string(whole[:9]): block, "\x00\x00": block, string(whole[:5]): nil} { // within a header
+		must(t, os.WriteFile(path, append(slices.Clip(before), rest...), 0o600))
+		tasks, _, err = lines(t, bytes.NewReader(toFile(t, path, one(9))))
+		if err != nil || len(tasks) != 1+min(len(before), 1) {
+			t.Errorf("behind a cut of %q after %d bytes: %d tasks, %v", rest, len(before), len(tasks), err)
+		}
 	}
 	must(t, os.WriteFile(path, []byte("limits: {}\n"), 0o600))
 	if _, err := demand.OpenFile(path, 1<<20); !errors.Is(err, demand.ErrNoRecord) {

@@ -228,18 +228,25 @@ func wholeBlocks(f *os.File, size int64) (int64, error) {
 		return 0, err
 	}
 	at := bytes.LastIndex(tail, blockHeader)
-	if at < 0 {
+	if at < 0 && bytes.HasPrefix(blockHeader, tail) {
+		return 0, f.Truncate(0)
+	} else if at < 0 {
 		return 0, ErrNoRecord
 	}
-	z, err := gzip.NewReader(bytes.NewReader(tail[at:]))
+	rest := bytes.NewReader(tail[at:])
+	z, err := gzip.NewReader(rest)
 	if err == nil {
+		z.Multistream(false)            // what stands behind the block is the beginning of a header
 		_, err = io.Copy(io.Discard, z) //nolint:gosec // a block of ours
 	}
+	cut := int64(rest.Len())
 	if err != nil {
-		size -= int64(len(tail) - at)
-		return size, f.Truncate(size)
+		cut = int64(len(tail) - at)
 	}
-	return size, nil
+	if cut == 0 {
+		return size, nil
+	}
+	return size - cut, f.Truncate(size - cut)
 }
 
 // Write adds a block, or returns ErrFull.
