@@ -152,20 +152,33 @@ func (e *Events) wantLeft(rules []throttle.RuleState, last throttle.Grant) {
 	now := time.Now()
 	e.quotas.mu.Lock()
 	defer e.quotas.mu.Unlock()
-	open := false
 	for i := range rules {
 		r := &rules[i]
 		known := e.quotas.passed[quotaKey{r.Scope, r.Rule}]
-		open = open || e.counts(r) && (known.percent < whole || !now.Before(known.until))
+		if e.counts(r) && (known.percent < whole || !now.Before(known.until)) {
+			e.quotas.want(innermost(rules[i:]), last, now)
+		}
 	}
-	if !open {
-		return
+}
+
+// innermost returns the innermost scope at or below that of the first of some rules: both count there. The rules of a pool's member stand
+// beside those of a tenant.
+func innermost(rules []throttle.RuleState) string {
+	scope := rules[0].Scope
+	for i := range rules {
+		if policy.Within(scope, rules[i].Scope) {
+			scope = rules[i].Scope
+		}
 	}
-	scope := rules[len(rules)-1].Scope // the innermost: all rules count there
-	if e.quotas.asked == nil || len(e.quotas.asked) >= maxQuotas {
-		e.quotas.asked = map[string]question{}
+	return scope
+}
+
+// want has what is left of a scope asked for: see Events.wantLeft. q.mu is held.
+func (q *quotas) want(scope string, last throttle.Grant, now time.Time) {
+	if q.asked == nil || len(q.asked) >= maxQuotas {
+		q.asked = map[string]question{}
 	}
-	next := e.quotas.asked[scope]
+	next := q.asked[scope]
 	if !last.Zero() {
 		next.last = last
 	}
@@ -176,12 +189,12 @@ func (e *Events) wantLeft(rules []throttle.RuleState, last throttle.Grant) {
 		}
 		time.AfterFunc(next.at.Sub(now), func() {
 			select {
-			case e.quotas.asks <- scope:
+			case q.asks <- scope:
 			default: // it is asked about with a later start
 			}
 		})
 	}
-	e.quotas.asked[scope] = next
+	q.asked[scope] = next
 }
 
 // askLeft asks what is left of scopes whose starts do not say it.

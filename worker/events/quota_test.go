@@ -85,3 +85,31 @@ func TestSettledBudget(t *testing.T) {
 		}
 	})
 }
+
+// Below a pool, the rules of a tenant and those of the member that its start was charged to are both asked about.
+func TestSettledBudgetsBelowAPool(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, rdb *redis.Client) {
+		day := policy.ScopeConfig{Rules: []policy.Rule{{Name: "day", Algorithm: policy.FixedWindow, Limit: 1000, Per: 24 * time.Hour, Unit: "usd", Cap: 10}}}
+		pol, err := policy.New(policy.UnmatchedDeny, map[string]policy.ScopeConfig{"p": {
+			Pool: policy.Pool{Members: []policy.Member{{Name: "key"}}}, Scopes: map[string]policy.ScopeConfig{"*": day, "@key": day},
+		}})
+		must(t, err)
+		p := newProgram(t, rdb, pol, "", nil, nil)
+		d, err := p.limiter.Decide(t.Context(), throttle.Request{Scope: "p/a", Costs: policy.Costs{"usd": 5000}})
+		must(t, err)
+		d.Handed = true
+		p.events.Decided(t.Context(), d, 0, nil)
+		pass(time.Minute) // of the answer
+		_, err = p.limiter.Settle(t.Context(), d.Grant, policy.Costs{"usd": 700})
+		must(t, err)
+		pass(askEvery)
+		synctest.Wait()
+		about := map[string]bool{}
+		for _, e := range p.seen(Threshold) {
+			about[e.Scope] = true
+		}
+		if len(about) != 2 || !about["p/a"] || !about["p/@key"] {
+			t.Errorf("reported %v", about)
+		}
+	})
+}
