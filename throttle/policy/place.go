@@ -63,7 +63,8 @@ func (p *Policy) Covers(place string, s Scope) bool {
 		if level = s.below(level); level == (Scope{}) {
 			return false
 		}
-		if tier, is := strings.CutPrefix(at, tierMark); is && p.Tier(level) != tier || !is && at != anyName && at != level.last() {
+		tier, is := strings.CutPrefix(at, tierMark)
+		if is && (p.Tier(level) != tier || !slices.Contains(p.TieredNames(s), level)) || !is && at != anyName && at != level.last() {
 			return false
 		}
 	}

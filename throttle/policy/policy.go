@@ -17,7 +17,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/headway-go/headway/throttle/upstream"
@@ -351,17 +350,17 @@ func (t *tree) each(visit func(string, Rule) bool) (more bool) {
 // its tier, then those of this name. A member of a pool inherits those of all members.
 func (p *Policy) under(dst, layers []*tree, level Scope) []*tree {
 	name := level.last()
-	isMember := strings.HasPrefix(name, memberMark) && lastWith(layers, hasPool) != nil
+	member := isMember(name, layers)
 	for _, layer := range layers {
 		every := layer.every
-		if isMember {
+		if member {
 			every = layer.scopes[anyMember]
 		}
 		if every != nil {
 			dst = append(dst, every)
 		}
 	}
-	if lastWith(layers, hasTiers) != nil {
+	if !member && lastWith(layers, hasTiers) != nil {
 		tier := p.Tier(level)
 		for _, layer := range layers {
 			if t := layer.tiers[tier]; t != nil {

@@ -81,6 +81,11 @@ const MembersRule = "/members"
 
 func hasPool(t *tree) bool { return len(t.Pool.Members) > 0 }
 
+// isMember reports whether a name is that of a member's scope, given the trees of the level above it: elsewhere @acme is a name as others.
+func isMember(name string, above []*tree) bool {
+	return strings.HasPrefix(name, memberMark) && lastWith(above, hasPool) != nil
+}
+
 // MemberScope returns the scope of a member of the pool at a level, without a check.
 func MemberScope(level Scope, member string) Scope {
 	return Scope{level.text + "/" + memberMark + member}

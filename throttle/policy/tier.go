@@ -47,12 +47,12 @@ func (p *Policy) TieredNames(s Scope) (names []Scope) {
 	if !p.tiered {
 		return nil
 	}
-	tiers := false
+	above := []*tree{}
 	p.visit(s, func(level Scope, layers []*tree) {
-		if tiers && !strings.HasPrefix(level.last(), memberMark) {
+		if lastWith(above, hasTiers) != nil && !isMember(level.last(), above) {
 			names = append(names, level)
 		}
-		tiers = lastWith(layers, hasTiers) != nil
+		above = layers
 	})
 	return names
 }
@@ -65,7 +65,7 @@ func (p *Policy) Tier(level Scope) string {
 	if tier, is := strings.CutPrefix(name, tierMark); is {
 		return tier
 	}
-	if p.tierOf == nil || strings.HasPrefix(name, memberMark) {
+	if p.tierOf == nil {
 		return ""
 	}
 	return p.tierOf(level)

@@ -29,6 +29,21 @@ limits:
   search: {rules: [{name: r, algorithm: concurrency, limit: 1}]}
 `
 
+// A name that begins as a pool's members do has a tier where no pool is, and a member has none.
+func TestTierOfAName(t *testing.T) {
+	t.Parallel()
+	for pool, want := range map[string]string{"": "tenant 100@payments/@acme", "    pool: {members: [acme]}\n": ""} {
+		p := mustParse(t, "limits:\n  payments:\n"+pool+`    tiers: {gold: {rules: [{name: tenant, algorithm: sliding-window, limit: 100, per: 1s}]}}
+`).WithTiers(func(policy.Scope) string { return "gold" })
+		scope := mustScope(t, "payments/@acme")
+		got, _ := p.Match(scope)
+		covers := p.Covers("payments//gold", scope)
+		if names := p.TieredNames(scope); lines(got) != want || (len(names) == 1) != (want != "") || covers != (want != "") {
+			t.Errorf("with %q it meets %q, %v have tiers, and payments//gold covers it: %t", pool, lines(got), names, covers)
+		}
+	}
+}
+
 // "Over the rules of "*" those of the tier are laid, and over both those of a name itself."
 func TestTiers(t *testing.T) {
 	t.Parallel()
