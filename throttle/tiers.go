@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -163,7 +162,7 @@ func (t *tiers) answers() bool {
 func (t *tiers) call(ctx context.Context, name policy.Scope) (tier string, err error) {
 	defer func() {
 		if x := recover(); x != nil {
-			err = fmt.Errorf("throttle: Config.TierOf panics: %v\n%s", x, debug.Stack())
+			err = fmt.Errorf("throttle: Config.TierOf panics: %v", x)
 		}
 	}()
 	return t.of(ctx, name)
