@@ -273,6 +273,19 @@ func TestInspectQueuesShareAScope(t *testing.T) {
 	starts(0, 0, time.Hour, time.Hour)
 }
 
+// A line whose queue the tree has lost is read all the same.
+func TestInspectALostQueue(t *testing.T) {
+	t.Parallel()
+	p := start(t, tenants(t, []policy.Rule{perSecond("rate", 1)}, nil))
+	p.joins(slices.Concat(tasks("p", "q", 2), tasks("p", "r", 2))...)
+	s, err := p.scopes.Of("p")
+	must(t, err)
+	must(t, p.rdb.HDel(t.Context(), s.Prefix+"queues", "q").Err())
+	if s, err := p.Task(t.Context(), waitlist.Ref{Scope: "p", Queue: "q", ID: "p.q.1"}); err != nil || !s.Waits {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
 // A task of a scope that the policy pauses starts after the end of the pause by its rules, or never.
 func TestInspectPaused(t *testing.T) {
 	t.Parallel()

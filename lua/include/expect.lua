@@ -10,7 +10,7 @@ local function among_lines(scope, q, before)
   for other, served in pairs(seen) do
     local key = leaf_key(other, scope)
     lengths[key] = lengths[key] or call('ZCARD', key)
-    if other ~= q and served > seen[q] - 10000000 then all = all + min(lengths[key], before) end
+    if other ~= q and served > (seen[q] or 0) - 10000000 then all = all + min(lengths[key], before) end
   end
   return all
 end
