@@ -169,3 +169,16 @@ limits:
 		b.asks(1, "two", 0)
 	})
 }
+
+// A pause that a call has to try has no end that a clock tells: the next member is taken at once.
+func TestOverflowOfAGuess(t *testing.T) {
+	t.Parallel()
+	onModels(t, modelsText, func(b *bench) {
+		_, err := b.Report(ctx, "llm/@dear", upstream.Hint{Limited: true, Status: 429})
+		noError(t, err)
+		d := b.decide(call(""))
+		if !d.Allowed || d.Member != "cheap" {
+			t.Errorf("%+v", d)
+		}
+	})
+}

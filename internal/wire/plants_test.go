@@ -48,7 +48,7 @@ var plants = []struct{ what, from, to string }{
 	{"the pause of a member is not heeded", "reported and of.names or 0 do", "0 do"},
 	{"what a member is charged comes back to the first", "'\\n' .. name .. '\\n'", "'\\n'"},
 	{"a task keeps to its member for too long", "max(0, since + waits - now)", "waits"},
-	{"a pool that drains takes the next member at once", "not its.pool.affine and its.pool.waits or ", ""},
+	{"a pool that drains takes the next member at once", "not its.pool.affine and (m.tries and 0 or its.pool.waits) or ", ""},
 	{"a grant forgets its member", "(member and '\\n' .. member or '')", "''"},
 }
 

@@ -146,6 +146,9 @@ func (w *world) holds(scope string, its Rules, from int64, cost string) bool {
 	for _, own := range its.ordered() {
 		soonest, _ := w.jointOf(scope, own, from, cost, true)
 		latest, sure := w.jointOf(scope, own, from, cost, false)
+		if w.tries(scope, own) {
+			soonest += its.Pool.Wait
+		}
 		if soonest <= until && (latest > from || !sure) {
 			return true
 		} else if latest <= from {
@@ -153,6 +156,12 @@ func (w *world) holds(scope string, its Rules, from int64, cost string) bool {
 		}
 	}
 	return false
+}
+
+// tries reports whether a member is in a pause that a call has to try: tasks don't wait for it.
+func (w *world) tries(scope string, own Rules) bool {
+	nodes := slices.DeleteFunc(own.nodes(scope), func(node string) bool { return !strings.Contains(node, "/%40") })
+	return slices.ContainsFunc(w.pausesOf(nodes), func(p *pausing) bool { return p.Probes > 0 && p.Ends > w.now })
 }
 
 // chosen checks that no other member admits a cost before the start with this one, nor now, if it goes before it.
@@ -168,7 +177,7 @@ func (w *world) chosen(scope string, its Rules, name string, from int64, cost st
 		latest = w.path(scope, its, from, cost, true) + its.Pool.Wait
 	}
 	for _, own := range its.before(name) {
-		if at, sure := w.jointOf(scope, own, from, cost, false); sure && at <= latest {
+		if at, sure := w.jointOf(scope, own, from, cost, false); sure && at <= latest && (at <= from || !w.tries(scope, own)) {
 			return wrong("a start at %d with %s, and %s goes before it and admits it at %d", start-epoch, name, own.Pool.Members[0].Name, at-epoch)
 		}
 	}

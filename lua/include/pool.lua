@@ -47,7 +47,7 @@ local function pools()
       m = { of = of, ends = EXACT, many = #of.rules, costs = {}, low = {} }
       for k = 1, m.many do m[k] = rules.state(of.rules[k], at) end
       for level = its.pool.level + 1, reported and of.names or 0 do
-        for _, r in ipairs(rules.pauses(node(at, level))) do m[#m + 1] = r end
+        for _, r in ipairs(rules.pauses(node(at, level))) do m[#m + 1], m.tries = r, m.tries or r.probes > 0 and r.ends > now end
       end
       its.members[i] = m
     end
@@ -92,7 +92,7 @@ local function pools()
   end
 
   -- The first member of the order with which a start is the soonest; a sure start goes before a guess. With the first of all, or with each
-  -- where no tenant has its own, it may be so much later: the task keeps to that. `keeps` is when others would admit it.
+  -- where no tenant has its own, it may be so much later: the task keeps to that, but for a pause that a call has to try. `keeps` is when others would admit it.
   function pool.choose(its, cost, t, patience)
     local s, by = rules.joint(its, rules.costs(its, cost), t)
     local text, key, members, at, x, y = its.pool.text, '' .. cost, its.members, its.pool.tiers, point(its)
@@ -105,7 +105,7 @@ local function pools()
         local m = i > 0 and (members[i] or member(its, i))
         place = (place + step) % n
         if m and not (out and low(m, cost, key, t) >= (sure and start or EXACT)) then
-          local j, latest = joined(its, m), s and s + (not its.pool.affine and its.pool.waits or out and 0 or patience)
+          local j, latest = joined(its, m), s and s + (not its.pool.affine and (m.tries and 0 or its.pool.waits) or out and 0 or patience)
           local first, rule, certain = nil, by, nil
           if s then first, rule, certain = rules.joint(j, rules.costs(j, cost), t) end
           if not out or first and (certain and not sure or certain == sure and first < (start or EXACT)) then
