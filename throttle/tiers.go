@@ -244,16 +244,21 @@ func (l *Limiter) RenewTiers(ctx context.Context, provider string, names ...stri
 		return ctx.Err()
 	}
 	var parsed []policy.Scope
+	named := map[policy.Scope]bool{}
 	for _, name := range names {
 		if s, err := policy.ParseScope(name); err == nil && s.Provider() == provider {
-			parsed = append(parsed, s)
+			parsed, named[s] = append(parsed, s), true
 		}
 	}
 	l.tiers.askAll(ctx, parsed, func() bool { return true })
 	return l.list.Renew(ctx, provider, func(scopes []policy.Scope) []policy.Scope {
 		if len(names) > 0 {
 			return slices.DeleteFunc(scopes, func(s policy.Scope) bool {
-				return !slices.ContainsFunc(parsed, func(name policy.Scope) bool { return s.Prefix(name.Len()) == name })
+				n := s.Len()
+				for n > 0 && !named[s.Prefix(n)] {
+					n--
+				}
+				return n == 0
 			})
 		}
 		var tiered []policy.Scope

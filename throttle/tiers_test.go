@@ -427,10 +427,16 @@ func BenchmarkTiers(b *testing.B) {
 		}
 		_, err = l.Waitlist().Join(b.Context(), tasks)
 		redistest.Must(b, err)
-		b.Run("renew 20000 scopes", func(b *testing.B) {
-			for b.Loop() {
-				redistest.Must(b, l.RenewTiers(b.Context(), "p", "p/t1"))
+		for _, changed := range []int{1, 1000} {
+			var names []string
+			for i := range changed {
+				names = append(names, fmt.Sprint("p/t", i))
 			}
-		})
+			b.Run(fmt.Sprintf("renew 20000 scopes/%d names", changed), func(b *testing.B) {
+				for b.Loop() {
+					redistest.Must(b, l.RenewTiers(b.Context(), "p", names...))
+				}
+			})
+		}
 	}
 }
