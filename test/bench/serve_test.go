@@ -36,6 +36,7 @@ func BenchmarkServe(b *testing.B) {
 
 // measurePaced asks so many times a second.
 func measurePaced(b *testing.B, measure string, rate int) {
+	b.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.NewServer(b).Addr()})
 	defer func() { _ = rdb.Close() }()
 	d := overHTTP(b, rdb)
