@@ -50,7 +50,7 @@ func (l *Limiter) SaveGrant(ctx context.Context, g Grant, id string, stay time.D
 	return l.save(ctx, g, id, stay, false)
 }
 
-// SaveLease is SaveGrant with the grant's places under concurrency rules, instead of Lease: nobody renews them but Renew, in any
+// SaveLease is SaveGrant with the grant's places under concurrency rules, instead of Lease: nothing renews them but Renew, in any
 // process, of the grant that LoadGrant returns. Release frees them, and so does Refund. Unless they are renewed, they expire after
 // Grant.LeaseTime.
 func (l *Limiter) SaveLease(ctx context.Context, g Grant, id string, stay time.Duration) error {

@@ -15,7 +15,7 @@ import (
 
 const (
 	defaultTierTTL = time.Minute
-	// tierBound is how long Config.TierOf may take. After it has failed, nobody waits for it for tierRetry, and a name is asked for
+	// tierBound is how long Config.TierOf may take. After it has failed, no caller waits for it for tierRetry, and a name is asked for
 	// again after as long.
 	tierBound, tierRetry = time.Second, 5 * time.Second
 	// maxTiers is the number of names whose tiers are kept, tiersDropped how many make room for others at once, and tierCalls how many are
@@ -47,7 +47,7 @@ type tiers struct {
 	mu      sync.Mutex
 	known   map[string]knownTier
 	words   []string // the tiers, by their numbers in entries
-	failing int32    // until when nobody waits for an answer
+	failing int32    // until when no caller waits for an answer
 	logged  time.Time
 }
 

@@ -127,7 +127,7 @@ func parseClients(name string, data []byte) ([]Client, error) {
 			r.client(f)
 		}
 		if len(r.out) == 0 && r.None() {
-			r.Add(diag.Start, "", "there are no clients, so nobody could ask")
+			r.Add(diag.Start, "", "there are no clients, so no program could ask")
 		}
 	}
 	if !r.None() {

@@ -39,7 +39,7 @@ type Config struct {
 	// Limiter decides. Required.
 	Limiter *throttle.Limiter
 	// Clients are the programs that may ask, as of package serve: by a token in the metadata authorization, or by certificate.
-	// Without them everybody may: only for an address that other machines do not reach. Defaults to none.
+	// Without them any program may: only for an address that other machines do not reach. Defaults to none.
 	Clients *serve.Clients
 }
 
