@@ -29,8 +29,8 @@ type Config struct {
 	App string
 	// TierOf returns the tier of a name where the policy has tiers, as from the user's own database: policystore.Store.TierOf, or TierOr
 	// around a function of yours. It is asked once for each name, and again after TierTTL in the background; 100,000 names are kept.
-	// It may take a second. If it fails, the last tier that it returned counts, and Logger and Observer are told. Defaults to none:
-	// no name has a tier. Source: docs/tiers.md
+	// It may take a second, and must return when its context ends: the first caller of a name waits for it. If it fails, the last tier
+	// that it returned counts, and Logger and Observer get the error. Defaults to none: no name has a tier. Source: docs/tiers.md
 	TierOf policy.TierOf
 	// TierTTL is how old a tier may be, a second at least. Defaults to 1 minute.
 	TierTTL time.Duration
